@@ -1,6 +1,6 @@
-"""The first f32 sample of every entry of PyTorch's database of operators, on each device beside eager.
+"""The first sample of every entry of PyTorch's database of operators, on each device beside eager.
 
-    python -m benchmarks.opdb [--devices cpu,vulkan] [--workers 2] [--match softmax] [--json F] [--markdown F]
+    python -m benchmarks.opdb [--devices cpu,vulkan] [--dtypes f32,f16] [--match softmax] [--markdown F]
 
 Every entry runs in a child process with limits of time and memory. An entry passes, is refused (an error of
 `mansard.errors`), is wrong, raises an exception from outside that tree, kills the process or stalls. The exit
@@ -10,6 +10,7 @@ code is 1 if any did one of the last four.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 import time
@@ -20,7 +21,7 @@ from typing import Any
 import torch
 
 from benchmarks.harness.pool import run
-from benchmarks.opdb.entries import database
+from benchmarks.opdb.entries import DTYPES, database
 
 OUTCOMES = ("passes", "refused", "wrong", "foreign", "killed", "stalled", "no sample")
 BAD = ("wrong", "foreign", "killed", "stalled")
@@ -32,23 +33,26 @@ def table(rows: list[dict[str, Any]], devices: list[str]) -> str:
     lines = [
         f"# PyTorch's database of operators, {time.strftime('%Y-%m-%d')}",
         "",
-        f"The first f32 sample of {len({r['entry'] for r in rows})} entries of PyTorch {torch.__version__}'s "
+        f"The first sample of {len({r['entry'] for r in rows})} entries of PyTorch {torch.__version__}'s "
         "`op_db` (without linalg, fft, sparse, special, random numbers and losses), compiled for each device "
-        "and compared with eager within 1e-4 of the largest magnitude. `refused` is an error that says what "
-        "is not supported.",
+        "and compared with eager within 1e-4 of the largest magnitude (2e-3 in f16, 1.6e-2 in bf16, exactly "
+        "in integers). Other types than f32: elementwise ops, reductions, and ops that take indices. "
+        "`refused` is an error that says what is not supported.",
         "",
         f"    {COMMAND}",
         "",
-        "| device | " + " | ".join(OUTCOMES) + " |",
-        "|---|" + "---:|" * len(OUTCOMES),
+        "| device | type | " + " | ".join(OUTCOMES) + " |",
+        "|---|---|" + "---:|" * len(OUTCOMES),
     ]
-    for device in devices:
-        counts = Counter(r["outcome"] for r in rows if r["device"] == device)
-        lines.append(f"| {device} | " + " | ".join(str(counts[o]) for o in OUTCOMES) + " |")
-    lines += ["", "| entry | device | outcome | detail |", "|---|---|---|---|"]
+    for dtype, device in itertools.product(dict.fromkeys(r["dtype"] for r in rows), devices):
+        counts = Counter(r["outcome"] for r in rows if (r["device"], r["dtype"]) == (device, dtype))
+        lines.append(f"| {device} | {dtype} | " + " | ".join(str(counts[o]) for o in OUTCOMES) + " |")
+    lines += ["", "| entry | type | device | outcome | detail |", "|---|---|---|---|---|"]
     lines += [
-        f"| {r['entry']} | {r['device']} | {r['outcome']} | {_cell(r['detail'])} |"
-        for r in sorted(rows, key=lambda r: (OUTCOMES.index(r["outcome"]) < 2, r["entry"], r["device"]))
+        f"| {r['entry']} | {r['dtype']} | {r['device']} | {r['outcome']} | {_cell(r['detail'])} |"
+        for r in sorted(
+            rows, key=lambda r: (OUTCOMES.index(r["outcome"]) < 2, r["entry"], r["dtype"], r["device"])
+        )
         if r["outcome"] != "passes"
     ]
     return "\n".join(lines) + "\n"
@@ -62,6 +66,7 @@ def main() -> int:
     """Run, print and write; returns an exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--devices", default="cpu,vulkan")
+    parser.add_argument("--dtypes", default=",".join(DTYPES), help="element types of samples")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=120, help="limit of one entry")
     parser.add_argument("--memory", type=int, default=6 << 30, help="limit of a child, in bytes")
@@ -71,23 +76,21 @@ def main() -> int:
     parser.add_argument("--after", type=Path, help="JSON of a run: only what was bad in it runs again")
     options = parser.parse_args()
     devices = options.devices.split(",")
-    names = [name for name in database() if options.match in name]
+    names = [(n, t) for t in options.dtypes.split(",") for n in database(t) if options.match in n]
     rows: list[dict[str, Any]] = []
     if options.after:
         earlier = json.loads(options.after.read_text())["rows"]
-        rows = [r for r in earlier if r["entry"] in names and r["outcome"] not in BAD]
-    done = {(r["entry"], r["device"]) for r in rows}
-    tasks = [f"{name}\t{device}" for name in names for device in devices if (name, device) not in done]
+        rows = [r for r in earlier if (r["entry"], r["dtype"]) in names and r["outcome"] not in BAD]
+    done = {(r["entry"], r["dtype"], r["device"]) for r in rows}
+    tasks = [f"{n}\t{device}\t{t}" for n, t in names for device in devices if (n, t, device) not in done]
 
     def report(task: str, answer: dict[str, Any]) -> None:
-        entry, device = task.split("\t")
-        rows.append({"entry": entry, "device": device, **answer})
+        entry, device, dtype = task.split("\t")
+        rows.append({"entry": entry, "dtype": dtype, "device": device, **answer})
         row = rows[-1]
         if row["outcome"] != "passes":
-            print(
-                f"{len(rows)}/{len(tasks) + len(done)} {entry} {device}: {row['outcome']} {row['detail']}",
-                flush=True,
-            )
+            place = f"{len(rows)}/{len(tasks) + len(done)} {entry} {dtype} {device}"
+            print(f"{place}: {row['outcome']} {row['detail']}", flush=True)
 
     run(
         "benchmarks.opdb.worker",
@@ -97,7 +100,7 @@ def main() -> int:
         memory=options.memory,
         report=report,
     )
-    rows.sort(key=lambda r: (names.index(r["entry"]), r["device"]))
+    rows.sort(key=lambda r: (names.index((r["entry"], r["dtype"])), r["device"]))
     text = table(rows, devices)
     if done:
         again = ", ".join(sorted({task.split("\t")[0] for task in tasks}))

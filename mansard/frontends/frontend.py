@@ -37,6 +37,10 @@ class Frontend(abc.ABC):
     def accepts(self, model: Any) -> bool:
         """Whether ``model`` (an object, a path or a text) is of this kind. Must not import a framework."""
 
+    def traces(self, model: Any) -> bool:  # for those that do
+        """Whether it calls ``model`` with example inputs to see what it computes."""
+        return False
+
     @abc.abstractmethod
     def import_model(self, model: Any, example_inputs: Any = None, *, cache: bool, **options: Any) -> Graph:
         """Import ``model``, for which `accepts` returned True, as a verified Graph.

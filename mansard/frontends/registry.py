@@ -37,7 +37,7 @@ def import_model(
     ImportModelError for a model that no frontend accepts, or that several do.
     """
     _check_file(model)
-    chosen = _choose(model, frontend)
+    chosen = chosen_frontend(model, frontend)
     unknown = [name for name in options if chosen.options is not None and name not in chosen.options]
     if unknown:
         known = ", ".join(chosen.options or ()) or "none"
@@ -68,7 +68,8 @@ def _check_file(model: Any) -> None:
         raise ImportModelError(f"{model} cannot be read: it is {kind_of(mode)}, not a regular file")
 
 
-def _choose(model: Any, name: str | None) -> Frontend:
+def chosen_frontend(model: Any, name: str | None = None) -> Frontend:
+    """The frontend called ``name``, or else the one that accepts the model; raises ImportModelError."""
     installed = frontends()
     if name is not None:
         if not isinstance(name, str) or name not in installed:

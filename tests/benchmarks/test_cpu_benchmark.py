@@ -243,3 +243,11 @@ def test_a_plot_has_a_panel_for_each_model(tmp_path: Path) -> None:
     assert text.count('id="axes_') == 2
     with pytest.raises(ValueError, match="nothing was measured"):
         report.plot(rows[2:], tmp_path / "c.svg")
+
+
+def test_models_in_8_bits_are_onnx_files() -> None:
+    case = CASES["mobilenet_v2_int8"]
+    assert case.weights(Path("w")) == Path("w/mobilenet_v2/float32.pt")
+    readers = {name for name, peer in PEERS.items() if peer.refuses(case) is None}
+    assert readers == {"mansard", "onnxruntime", "openvino", "openvino-default"}
+    assert "ONNX" in str(PEERS["litert"].refuses(case))

@@ -1,5 +1,7 @@
 """A short run of every generator with a fixed seed; `make fuzz` goes on for as long as asked."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from support.fuzzing.case import Case, Disagreement, Refusal, check, exact_for
@@ -9,11 +11,12 @@ from support.fuzzing.reproducer import read, source
 
 from mansard.dtypes import DType
 from mansard.errors import PlacementError
-from mansard.ir import GraphBuilder, IndexMap
+from mansard.ir import Constant, GraphBuilder, IndexMap
+from mansard.ir.parser import parse_graph
 from mansard.ir.scalar import Apply, Arg
 
 SEED = 20261122
-EXAMPLES = {"attention": 3, "program": 1}
+EXAMPLES = {"attention": 3, "program": 1, "onnx": 3, "jax": 1}
 DEVICES = [FRAMEWORK, "cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)]
 
 
@@ -26,6 +29,7 @@ def _silent_numpy():
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", sorted(PROPERTIES.keys() - {"scalar"}))
+@pytest.mark.filterwarnings("ignore")  # of the evaluators, about numbers that overflow
 def test_a_round(name, device):
     run_round(name, SEED, (device,), EXAMPLES.get(name, 5))
 
@@ -100,3 +104,21 @@ def test_what_cannot_be_placed_is_a_refusal_and_what_breaks_a_failure(monkeypatc
 def test_what_counts_as_equal(actual, expected, tolerance, is_wrong):
     pair = np.array([actual], np.float32), np.array([expected], np.float32)
     assert wrong(pair[0], [pair[1]], tolerance)[0] == is_wrong
+
+
+def test_products_of_depth_one_keep_no_value_of_another_tile():
+    """Weights that one tile has read are not defined in the branch of the tile after it."""
+    text = """graph random
+  dim    t: 4 to 32 step 4
+  input  %x: [t]x1xf32
+  input  %bind: [t]xf32
+  const  %w: 1x33xf32 "w"
+  %v: [t]x33xf32 = generic (d0:t, d1:33 | d2:1) add {%x[d0, d2] * %w[d2, d1]}
+  return %v
+"""
+    graph = parse_graph(text)
+    (weight,) = graph.constants
+    held = Constant.of(np.arange(33, dtype=np.float32).reshape(1, 33) - 7)
+    call = (np.array([[3.0], [-4.0], [0.25], [-3.5]], np.float32), np.zeros(4, np.float32))
+    case = replace(graph, constants={weight: held})
+    check(Case("depth 1", case, (call,), exact_for(case)), ("cpu",))

@@ -6,7 +6,7 @@ import dataclasses
 import json
 from typing import Any
 
-from mansard.plan.interface import Structure
+from mansard.plan.interface import Structure, class_name
 
 PLAIN = (bool, int, float, str, type(None))
 
@@ -33,6 +33,4 @@ def structure_of(value: Any) -> Structure:
     if fields is None:
         raise NoFormError
     parts = tuple(structure_of(getattr(value, name)) for name in fields)
-    return Structure(
-        "record", keys=tuple(fields), children=parts, type=f"{cls.__module__}:{cls.__qualname__}"
-    )
+    return Structure("record", keys=tuple(fields), children=parts, type=class_name(cls))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,14 +24,19 @@ class Taps:
     outside: Content | None = None
 
 
-def resized(g: Emitter, x: Tensor, axis: int, taps: Taps, outside_value: float) -> Tensor:
-    """One axis resized."""
+def resized(g: Emitter, x: Tensor, axes: Mapping[int, Taps], outside_value: float = 0.0) -> Tensor:
+    """Axes resized: at once those whose elements are only repeated, then one after another."""
+    factors = {axis: _factor(x, axis, taps) for axis, taps in axes.items()}
+    x = repeated(g, x, {axis: factor for axis, factor in factors.items() if factor is not None})
+    for axis, taps in axes.items():
+        if factors[axis] is None:
+            x = _resized(g, x, axis, taps, outside_value)
+    return x
+
+
+def _resized(g: Emitter, x: Tensor, axis: int, taps: Taps, outside_value: float) -> Tensor:
     size, count = taps.indices.shape
     single = count == 1
-    if single and taps.outside is None:
-        shortcut = _repeated(g, x, axis, taps.indices[:, 0])
-        if shortcut is not None:
-            return shortcut
     shape = [*x.shape[:axis], size, *x.shape[axis + 1 :]]
     table = g.literal(taps.indices.astype(np.int64))
     body = g.body(shape)
@@ -53,19 +59,22 @@ def resized(g: Emitter, x: Tensor, axis: int, taps: Taps, outside_value: float) 
     return g.finish(body, total)
 
 
-def _repeated(g: Emitter, x: Tensor, axis: int, places: Content) -> Tensor | None:
-    """Each element as often as the next, or None where the table is another."""
-    extent = x.shape[axis]
-    if not isinstance(extent, int) or not extent or len(places) % extent:
+def _factor(x: Tensor, axis: int, taps: Taps) -> int | None:
+    """How often each element occurs, if as often as the next; None where the table is another."""
+    extent, (size, count) = x.shape[axis], taps.indices.shape
+    if count != 1 or taps.outside is not None or not isinstance(extent, int) or not extent or size % extent:
         return None
-    factor = len(places) // extent
-    if not np.array_equal(places, np.arange(len(places)) // factor):
-        return None
-    return repeated(g, x, axis, factor)
+    factor = int(size // extent)
+    return factor if np.array_equal(taps.indices[:, 0], np.arange(size) // factor) else None
 
 
-def repeated(g: Emitter, x: Tensor, axis: int, factor: int) -> Tensor:
-    """Each element of an axis several times."""
-    unit = g.reshape(x, (*x.shape[: axis + 1], 1, *x.shape[axis + 1 :]))
-    wide = g.expand(unit, (*x.shape[: axis + 1], factor, *x.shape[axis + 1 :]))
-    return g.reshape(wide, (*x.shape[:axis], dims.mul(x.shape[axis], factor), *x.shape[axis + 1 :]))
+def repeated(g: Emitter, x: Tensor, factors: Mapping[int, int]) -> Tensor:
+    """Each element several times along axes, by axis.
+
+    Read at quotients of the place: views that split and merge axes would be in the way of layouts.
+    """
+    if all(factor == 1 for factor in factors.values()):
+        return x
+    body = g.body(tuple(dims.mul(d, factors.get(i, 1)) for i, d in enumerate(x.shape)))
+    here = (index(body.space, i) for i in range(x.rank))
+    return g.finish(body, g.at(body, x, [n // factors[i] if i in factors else n for i, n in enumerate(here)]))

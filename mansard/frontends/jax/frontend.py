@@ -31,6 +31,12 @@ class JaxFrontend(Frontend):
             return True
         return isinstance(model, (types.FunctionType, types.MethodType, functools.partial))
 
+    def traces(self, model: Any) -> bool:
+        """A function is lowered with example inputs; what is lowered or exported is not."""
+        return has_base(model, _KINDS[0]) or isinstance(
+            model, (types.FunctionType, types.MethodType, functools.partial)
+        )
+
     def import_model(self, model: Any, example_inputs: Any = None, *, cache: bool, **options: Any) -> Graph:
         """Lower the function with JAX if it is one, and import the module."""
         from mansard.frontends.jax.importer import import_jax

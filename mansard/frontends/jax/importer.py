@@ -112,7 +112,7 @@ def _lowered(lowered: Any, called: Any, sizes: Sizes, names: list[str] | None) -
     labels = names or _labels(lowered.in_avals, arguments[len(symbols) :], taken)
     inputs = _inputs(avals, labels, taken, sizes)
     dims = [Input(name, size=sizes.resolve(name)) for name in symbols]
-    sizes.check_used()
+    sizes.check_used("function")
     graph = import_module(
         module, [*dims, *inputs], name=_name(attributes.stated(module.operation, "sym_name"))
     )
@@ -180,6 +180,6 @@ def _exported(exported: Any, sizes: Sizes, names: list[str] | None) -> Graph:
     avals = list(exported.in_avals)
     structure = jax.tree_util.tree_unflatten(exported.in_tree, range(len(avals)))
     inputs = _inputs(avals, names or _labels(structure, arguments, kept), kept, sizes)
-    sizes.check_used()
+    sizes.check_used("function")
     graph = import_module(module, inputs, name=_name(str(exported.fun_name)))
     return replace(graph, interface=interface_of(None, exported.in_tree, exported.out_tree))

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
-import socket
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from mansard.errors import ImportModelError
-from mansard.frontends.mlir_worker import messages
+from mansard.errors import ImportModelError, WorkerUnavailableError
 from mansard.frontends.mlir_worker.passes import Diagnostic, PipelineError
+from mansard.workers import messages
+from mansard.workers.environment import Environment
+from mansard.workers.process import ChildProcess
 
 _MODULE = "mansard.frontends.mlir_worker.worker"
 _GRACE = 30
@@ -42,16 +37,8 @@ class Worker:
     """A child process that lowers modules, one at a time. Not for concurrent use."""
 
     def __init__(self) -> None:
-        self.owner = os.getpid()
-        self._printed = os.fdopen(os.memfd_create("mansard-worker"), "rb")  # what the child writes to stderr
-        self._socket, inherited = socket.socketpair()
-        try:
-            with inherited:
-                self._process = _start(inherited.fileno(), self._printed.fileno())
-        except BaseException:
-            self._socket.close()
-            self._printed.close()
-            raise
+        self._child = _start()
+        self._process = self._child.process
 
     def lower(self, module: bytes, pipelines: Sequence[str], limits: Limits) -> bytes:
         """The module's bytecode after the pipelines.
@@ -66,9 +53,7 @@ class Worker:
             "memory_bytes": limits.memory_bytes,
         }
         try:
-            messages.send(self._socket, header, module)
-            self._socket.settimeout(limits.wall_seconds + _GRACE)
-            reply, lowered = messages.receive(self._socket)
+            reply, lowered = self._child.request(header, module, limits.wall_seconds + _GRACE)
         except messages.ClosedError:
             raise self._ended(limits) from None
         except TimeoutError:
@@ -80,53 +65,33 @@ class Worker:
         return lowered
 
     def _ended(self, limits: Limits) -> Exception:
-        code = self._process.wait()
-        if code == 0:
+        end = self._child.wait()
+        if end.code == 0:
             return WorkerIdleError()
-        if code > 0:
-            return WorkerDiedError(f"ended with exit code {code}: {self._last_line()}")
-        name = _signal_name(-code)
+        if end.code > 0:
+            return WorkerDiedError(f"ended with exit code {end.code}: {end.last_line}")
         limited = f"its memory was limited to {limits.memory_bytes >> 20} MiB"
         reasons = {
             "SIGPROF": f"took more than {limits.cpu_seconds:g} s of CPU time",
             "SIGALRM": f"took more than {limits.wall_seconds:g} s",
             "SIGKILL": "was killed by SIGKILL, as happens when memory runs out",
-            "SIGABRT": f"was killed by SIGABRT ({self._last_line() or 'a failed check'}; {limited})",
+            "SIGABRT": f"was killed by SIGABRT ({end.last_line or 'a failed check'}; {limited})",
             "SIGSEGV": f"was killed by SIGSEGV ({limited})",  # MLIR does not check what it allocates
         }
-        return WorkerDiedError(reasons.get(name, f"was killed by {name}"))
-
-    def _last_line(self) -> str:
-        lines = os.pread(self._printed.fileno(), 1 << 20, 0).decode(errors="replace").strip().splitlines()
-        return lines[-1][:200] if lines else ""
+        return WorkerDiedError(reasons.get(end.signal, f"was killed by {end.signal}"))
 
     def close(self) -> None:
         """End the process. In a fork of its parent, only this process's end of the connection is closed."""
-        self._socket.close()
-        self._printed.close()
-        if self.owner == os.getpid():
-            self._process.kill()
-            self._process.wait()
-        else:
-            self._process.returncode = 0  # another process's child: not to be waited for
+        self._child.close()
 
 
-def _start(descriptor: int, printed: int) -> subprocess.Popen[bytes]:
-    """The child, with this interpreter's import path, in its own process group (Ctrl-C is the parent's)."""
-    if not sys.executable or getattr(sys, "frozen", False):
-        raise ImportModelError(f"no Python executable to lower the model with; {IN_PROCESS_HINT}")
-    paths = [str(Path.cwd()) if p == "" else p for p in sys.path]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+def _start() -> ChildProcess:
+    """The child, with this interpreter's import path."""
     try:
-        return subprocess.Popen(
-            [sys.executable, "-P", "-m", _MODULE, str(descriptor), str(os.getpid())],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=printed,
-            pass_fds=(descriptor,),
-            process_group=0,
-            env=environment,
-        )
+        command, variables = Environment().command()
+        return ChildProcess([*command, "-m", _MODULE], variables)
+    except WorkerUnavailableError:
+        raise ImportModelError(f"no Python executable to lower the model with; {IN_PROCESS_HINT}") from None
     except OSError as error:
         raise ImportModelError(
             f"cannot start a process to lower the model in: {error}; {IN_PROCESS_HINT}"
@@ -134,9 +99,3 @@ def _start(descriptor: int, printed: int) -> subprocess.Popen[bytes]:
 
 
 IN_PROCESS_HINT = "MANSARD_LOWERING=in-process lowers models in the calling process"
-
-
-def _signal_name(number: int) -> str:
-    with contextlib.suppress(ValueError):
-        return signal.Signals(number).name
-    return f"signal {number}"

@@ -15,11 +15,12 @@ from mansard.dtypes import DType
 from mansard.errors import ImportModelError, UnsupportedOpError
 from mansard.frontends.emission.emitter import Emitter
 from mansard.frontends.emission.tensor import Tensor
+from mansard.frontends.emission.unsupported import ContentNeededError
 from mansard.frontends.onnx import functions
 from mansard.frontends.onnx.entries import Entry, Unsupported
 from mansard.frontends.onnx.entries import Sequence as TensorSequence
 from mansard.frontends.onnx.folding import array_of, fold
-from mansard.frontends.onnx.node import ContentNeededError, Node
+from mansard.frontends.onnx.node import Node
 from mansard.frontends.onnx.table import find_rule, refusal
 from mansard.frontends.onnx.weights import constant_of, dtype_of, is_inline
 from mansard.ir.types import Location, Value
@@ -114,7 +115,9 @@ class GraphImporter(Emitter):
             return self._results(node, domain)
         except UnsupportedOpError as error:
             self.problems.append(
-                self._with_origins(error) if isinstance(error, ContentNeededError) else error
+                error.with_origins(self.builder.producers, self.origins)
+                if isinstance(error, ContentNeededError)
+                else error
             )
             return [Unsupported()] * len(proto.output)
         except ImportModelError as error:
@@ -157,28 +160,6 @@ class GraphImporter(Emitter):
             return int(onnx.defs.get_schema(op, opset, domain).since_version)
         except onnx.defs.SchemaError:
             return opset
-
-    def _with_origins(self, error: ContentNeededError) -> ContentNeededError:
-        """The error with the model's inputs that the operand in question is computed from."""
-        names = self.input_names(error.tensor) if error.tensor is not None else []
-        return ContentNeededError(error.op, error.location, error.what, error.tensor, names)
-
-    def input_names(self, tensor: Tensor) -> list[str]:
-        """The inputs of the model that a tensor is computed from."""
-        if tensor.value is None:
-            return []
-        seen: set[Value] = set()
-        stack, names = [tensor.value], set[str]()
-        while stack:
-            value = stack.pop()
-            if value in seen:
-                continue
-            seen.add(value)
-            if value in self.origins:
-                names.add(self.origins[value])
-            producer = self.builder.producers.get(value)
-            stack.extend(producer.inputs if producer is not None else ())
-        return sorted(names)
 
     # For rules --------------------------------------------------------------------------------
     def attribute_tensor(self, tensor: Any) -> Tensor:

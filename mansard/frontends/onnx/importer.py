@@ -11,13 +11,13 @@ import numpy.typing as npt
 from mansard.dims import Dim
 from mansard.errors import CompileError, ImportModelError, UnsupportedOpError
 from mansard.frontends.emission.tensor import Tensor
+from mansard.frontends.emission.unsupported import ContentNeededError, joined
 from mansard.frontends.linalg.cleanup import clean
 from mansard.frontends.onnx import rules
 from mansard.frontends.onnx.entries import Entry
 from mansard.frontends.onnx.graph import GraphImporter
-from mansard.frontends.onnx.node import ContentNeededError
 from mansard.frontends.onnx.reading import OnnxModel, read_model
-from mansard.frontends.onnx.signature import Symbols, stated_shapes, take_input
+from mansard.frontends.onnx.signature import Symbols, dims_of_results, stated_shapes, take_input
 from mansard.ir.graph import Graph
 from mansard.ir.verify import verify
 
@@ -44,7 +44,7 @@ def import_onnx(
     local = {(f.domain, f.name): f for f in read.proto.functions}
     importer = GraphImporter(read.name, opsets, local)
     _bind_inputs(importer, read, dims or {}, constants or {})
-    importer.stated = stated_shapes(read.proto.graph)
+    importer.stated = stated_shapes(read.proto.graph, dims or {})
     importer.run(read.proto.graph.node)
     if importer.problems:
         raise _joined(importer.problems)
@@ -67,7 +67,7 @@ def _bind_inputs(
     unknown = set(constants) - {value.name for value in inputs}
     if unknown:
         raise ImportModelError(f"the model has no input {sorted(unknown)[0]!r} to be a constant")
-    symbols = Symbols(dims)
+    symbols = Symbols(dims, graph)
     for value in inputs:
         shape, dtype = take_input(value, symbols)
         if value.name in constants:
@@ -77,7 +77,7 @@ def _bind_inputs(
         declared = importer.builder.input(value.name, shape, dtype)
         importer.origins[declared] = value.name
         importer.bind(value.name, importer.tensor(declared))
-    symbols.check_used()
+    symbols.check_used(known=dims_of_results(graph))
     importer.initialise(graph, model.folder)
 
 
@@ -92,9 +92,7 @@ def _joined(problems: Sequence[UnsupportedOpError]) -> CompileError:
     """One error that names everything that is not supported."""
     distinct = list({str(problem): problem for problem in problems}.values())
     needed = [p for p in distinct if isinstance(p, ContentNeededError) and p.inputs]
-    if len(distinct) == 1:
-        return distinct[0]
-    if needed:  # what else is not supported may follow from what is not known
+    if needed and len(distinct) > 1:  # what else is not supported may follow from what is not known
         inputs = sorted({name for problem in needed for name in problem.inputs})
         others = "; ".join(f"{p.op} at {p.location}: {p.detail}" for p in distinct if p not in needed)
         return ContentNeededError(
@@ -105,6 +103,4 @@ def _joined(problems: Sequence[UnsupportedOpError]) -> CompileError:
             inputs,
             f"; also {others}" if others else "",
         )
-    first = distinct[0]
-    rest = "; ".join(f"{p.op} at {p.location}: {p.detail}" for p in distinct[1:])
-    return UnsupportedOpError(first.op, first.location, f"{first.detail}; also {rest}")
+    return joined(distinct)

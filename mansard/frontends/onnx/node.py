@@ -11,31 +11,9 @@ import onnx
 from mansard.dims import DimLike
 from mansard.errors import UnsupportedOpError
 from mansard.frontends.emission.tensor import Content, Tensor
+from mansard.frontends.emission.unsupported import ContentNeededError
 from mansard.frontends.onnx.entries import Absent, Entry, Unsupported
 from mansard.frontends.onnx.entries import Sequence as TensorSequence
-
-
-class ContentNeededError(UnsupportedOpError):
-    """A node's form depends on the content of a tensor that is only known at run time.
-
-    ``inputs`` are the inputs of the model that have it: with these as constants the model can be imported.
-    """
-
-    def __init__(
-        self,
-        op: str,
-        location: str,
-        what: str,
-        tensor: Tensor | None,
-        inputs: Sequence[str] = (),
-        also: str = "",
-    ) -> None:
-        self.what, self.tensor, self.inputs = what, tensor, tuple(inputs)
-        given = ", ".join(f"{name!r}: …" for name in inputs)
-        hint = f"; constants={{{given}}} fixes it" if inputs else ""
-        super().__init__(
-            op, location, f"the content of {what} must be known when the model is compiled{hint}{also}"
-        )
 
 
 class Node:

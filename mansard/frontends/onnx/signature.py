@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
-from mansard import dims
 from mansard.dims import Dim, DimLike
 from mansard.dtypes import DType
 from mansard.errors import ImportModelError, UnsupportedOpError
-from mansard.frontends.linalg.module import AUTOMATIC_MAX
+from mansard.frontends.emission.symbolic_sizes import SymbolicSizes
 from mansard.frontends.onnx.weights import dtype_of
 
 
@@ -23,19 +23,21 @@ def take_input(value: Any, symbols: Symbols) -> tuple[tuple[DimLike, ...], DType
         if dim.HasField("dim_value"):
             resolved.append(dim.dim_value)
         else:
-            resolved.append(symbols.resolve(dim.dim_param or f"{value.name}_{axis}"))
+            resolved.append(symbols.size(dim.dim_param or f"{value.name}_{axis}"))
     return tuple(resolved), dtype
 
 
-def stated_shapes(graph: Any) -> dict[str, tuple[DimLike, ...]]:
-    """The shapes that the model states for values, those of numbers only."""
+def stated_shapes(graph: Any, given: Mapping[str, Dim | int]) -> dict[str, tuple[DimLike, ...]]:
+    """The shapes that the model states for values, those of numbers only, or of dims given as numbers."""
     shapes: dict[str, tuple[DimLike, ...]] = {}
     for value in (*graph.value_info, *graph.output):
         tensor = value.type.tensor_type
         if value.type.HasField("tensor_type") and tensor.HasField("shape"):
-            sizes = [d.dim_value if d.HasField("dim_value") else -1 for d in tensor.shape.dim]
-            if all(size >= 0 for size in sizes):
-                shapes[value.name] = tuple(sizes)
+            sizes = [
+                d.dim_value if d.HasField("dim_value") else given.get(d.dim_param) for d in tensor.shape.dim
+            ]
+            if all(isinstance(size, int) and size >= 0 for size in sizes):
+                shapes[value.name] = tuple(size for size in sizes if isinstance(size, int))
     return shapes
 
 
@@ -52,28 +54,30 @@ def _tensor_type(value: Any) -> tuple[DType, Any]:
     return dtype_of(tensor.elem_type, repr(value.name)), shape
 
 
-class Symbols:
-    """The sizes of symbolic dims, each the same wherever its name occurs."""
-
-    def __init__(self, given: Mapping[str, Dim | int]) -> None:
-        self._given, self._sizes = dict(given), dict[str, DimLike]()
-
-    def resolve(self, name: str) -> DimLike:
-        """The size of a symbolic dim."""
-        if name not in self._sizes:
-            given = self._given.get(name, Dim(_identifier(name), 1, AUTOMATIC_MAX))
-            self._sizes[name] = given if isinstance(given, int) else dims.symbol(given)
-        return self._sizes[name]
-
-    def check_used(self) -> None:
-        """Raise ImportModelError for a given dim that no input has."""
-        unknown = set(self._given) - set(self._sizes)
-        if unknown:
-            have = ", ".join(sorted(self._sizes)) or "none"
-            raise ImportModelError(f"the model has no symbolic dim {sorted(unknown)[0]!r}; it has: {have}")
+def dims_of_results(graph: Any) -> set[str]:
+    """The symbolic dims of values that are no inputs."""
+    types = (value.type.tensor_type for value in (*graph.value_info, *graph.output))
+    return {d.dim_param for t in types for d in t.shape.dim if d.dim_param}
 
 
-def _identifier(name: str) -> str:
-    """A dim's name in Mansard: letters, digits and underscores."""
-    text = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in name)
-    return text if text[:1].isalpha() or text[:1] == "_" else f"d_{text}"
+class Symbols(SymbolicSizes):
+    """The sizes of symbolic dims. A ``dim_param`` may be an expression, as exporters write them (``32*h``,
+    ``past + length``): of one symbol, or of symbols that are sizes themselves. Other texts are names."""
+
+    def __init__(self, given: Mapping[str, Dim | int], graph: Any) -> None:
+        super().__init__(given)
+        types = (value.type.tensor_type for value in graph.input)
+        self._sizes_alone = {d.dim_param for t in types for d in t.shape.dim if d.dim_param}
+
+    def size(self, text: str) -> DimLike:
+        """The size that a ``dim_param`` stands for."""
+        names = set(re.findall(r"[A-Za-z_]\w*", text))
+        derived = len(names) == 1 or names <= self._sizes_alone | set(self._given)
+        if (
+            names
+            and derived
+            and text not in self._given
+            and re.fullmatch(r"[\w()]+( ?[*+] ?[\w()]+| - \w+)+", text)
+        ):
+            return self.expression(text)
+        return self.resolve(text)

@@ -15,10 +15,12 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from mansard.errors import ImportModelError
+from mansard.errors import ImportModelError, MansardError, UnsupportedOpError
 from mansard.frontends.pytorch.buffer_aliases import merge_aliases, partial_alias
-from mansard.frontends.pytorch.decompositions import decomposition_table
-from mansard.frontends.pytorch.quantised import define_ops
+from mansard.frontends.pytorch.decompositions.quantised import define_ops
+from mansard.frontends.pytorch.decompositions.table import decomposition_table
+from mansard.frontends.pytorch.expansion.functions import TraceableFunctions
+from mansard.frontends.pytorch.expansion.program import expand
 from mansard.frontends.pytorch.sizes.dynamic import DimNames, dims_by_input, torch_shapes
 from mansard.frontends.pytorch.sizes.guards import DecompositionGuards
 from mansard.torch_caches import register_caches
@@ -98,7 +100,7 @@ def export_module(
     try:
         dynamic_shapes = torch_shapes(dynamic_shapes, bound)
         with quiet(), _eval_mode(module), torch.no_grad():
-            with _unprinted():  # which strict mode does not support
+            with _unprinted(), TraceableFunctions():  # which strict mode does not support
                 program = torch.export.export(
                     module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False
                 )
@@ -146,15 +148,30 @@ def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {text.strip().split(chr(10) * 2)[0]}{where}"
 
 
+def _expanded(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    try:
+        with quiet(), torch.no_grad():
+            return expand(program)
+    except MansardError:
+        raise
+    except Exception as error:  # of torch, which traces parts of it again
+        text = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
+        raise ImportModelError(f"the exported program cannot be decomposed: {text}") from error
+
+
 def decompose(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
     """The program in the ops that torch-mlir lowers; attention is not decomposed.
 
-    Raises UnsupportedOpError for an op whose decomposition is right for some sizes of its dynamic dims only.
+    Raises UnsupportedOpError for an op whose decomposition is right for some sizes of its dynamic dims only,
+    and for a loop whose number of iterations is not known.
     """
+    program = _expanded(program)
     guards = DecompositionGuards(program)
     try:
         with quiet(), _unprinted(), torch.no_grad():
             decomposed = program.run_decompositions(guards.watch(decomposition_table()))
+    except UnsupportedOpError as error:  # without torch's notes
+        raise UnsupportedOpError(error.op, error.location, error.detail) from error
     except Exception as error:
         shared = partial_alias(program)
         if shared:

@@ -24,6 +24,10 @@ class PyTorchFrontend(Frontend):
             model, "torch.nn.modules.module.Module", "torch.export.exported_program.ExportedProgram"
         )
 
+    def traces(self, model: Any) -> bool:
+        """A module is exported with example inputs; a program is not."""
+        return has_base(model, "torch.nn.modules.module.Module")
+
     def import_model(self, model: Any, example_inputs: Any = None, *, cache: bool, **options: Any) -> Graph:
         """Export the model if it is a module, and import the program."""
         from mansard.frontends.pytorch.importer import import_torch

@@ -12,8 +12,18 @@ _INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64)
 """Element types of indices; bool and uint8 tensors are masks."""
 _WRAPPING = frozenset({"index", "index_put", "index_fill", "take", "put", "__getitem__", "__setitem__"})
 """Ops for which an index of -1 is the last element. For the others it is out of range, as in PyTorch."""
-_ALWAYS_IN_RANGE = frozenset({"take_along_dim"})
-"""Ops that PyTorch defines for every index: it reduces them to the dim's size."""
+_ALWAYS_IN_RANGE = frozenset({
+    "take_along_dim", "pad", "reflection_pad1d", "reflection_pad2d", "reflection_pad3d", "replication_pad1d",
+    "replication_pad2d", "replication_pad3d", "grid_sampler", "grid_sampler_2d", "grid_sampler_3d",
+    "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "upsample_linear1d",
+    "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d", "upsample_nearest_exact1d",
+    "upsample_nearest_exact2d", "upsample_nearest_exact3d",
+})  # fmt: skip
+"""Ops that PyTorch defines for every index, which it reduces to the dim's size, and ops whose decompositions
+compute places within a dim."""
+
+CONDITIONAL = "mansard.conditional"
+"""Mark of a node, among its custom metadata, whose result may not be used: its indices are not checked."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +44,7 @@ def index_uses(node: Any) -> Iterator[IndexUse]:
     packet = str(getattr(getattr(node.target, "overloadpacket", None), "__name__", ""))
     rule = _RULES.get(packet)
     name = _name(node, packet)
-    if rule is None or name in _ALWAYS_IN_RANGE:
+    if rule is None or name in _ALWAYS_IN_RANGE or CONDITIONAL in (node.meta.get("custom") or {}):
         return
     for indices, source, axis in rule(node):
         value = indices.meta.get("val")

@@ -29,6 +29,15 @@ def location_of(node: Any) -> str:
     return path or line
 
 
+def current_location() -> str:
+    """The location of the node that is being decomposed."""
+
+    class Current:
+        meta = torch.fx.traceback.get_current_meta()
+
+    return location_of(Current)
+
+
 def source_line(node: Any) -> str:
     """The line of the model's source that a node comes from, empty where it is unknown."""
     frames = _frames(node)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from mansard.errors import CompileError, ImportModelError, UnsupportedOpError
+from mansard.errors import CompileError, ImportModelError, MansardError, UnsupportedOpError
 from mansard.frontends.linalg.module import PREPARE
 from mansard.frontends.mlir_worker.passes import Diagnostic, PipelineError, bytecode, new_context, parse
 from mansard.frontends.mlir_worker.pool import lower
@@ -45,9 +45,15 @@ def lower_to_linalg(graph: torch.fx.Graph, signature: ExportSignature, checks: S
     Raises UnsupportedOpError naming the torch op and its location in the model.
     """
     _remove_unused(graph, signature, checks)
-    with quiet():
-        compute_in_tensors(graph)
-        rewrite(graph)
+    try:
+        with quiet():
+            compute_in_tensors(graph)
+            rewrite(graph)
+    except MansardError:
+        raise
+    except Exception as error:  # of torch, about an op's operands
+        reason = f"{type(error).__name__}: {error}"
+        raise ImportModelError(f"the exported graph cannot be rewritten for torch-mlir: {reason}") from error
     try:
         return parse(lower(torch_bytecode(graph), PIPELINES), new_context())
     except PipelineError as error:

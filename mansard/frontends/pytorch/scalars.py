@@ -1,7 +1,8 @@
-"""Numbers read from tensors (``Tensor.item``) as tensors of rank 0.
+"""Numbers read from tensors (``Tensor.item``) or computed from sizes, as tensors of rank 0.
 
 An exported program computes with such numbers in Python's operators, over int64, float64 and bool.
-Assertions, outputs and operators that torch-mlir lacks need them as tensors.
+Assertions, outputs, operators that torch-mlir lacks, and operands of which it takes no numbers need them as
+tensors.
 """
 
 from __future__ import annotations
@@ -67,6 +68,7 @@ def _packet(node: Any) -> str:
 
 def compute_in_tensors(graph: torch.fx.Graph) -> None:
     """Compute numbers that depend on tensors, where torch-mlir cannot, in tensors of rank 0."""
+    _number_operands(graph)
     tensors = ScalarTensors(graph)
     foreign: set[Any] = set()
     for node in list(graph.nodes):
@@ -86,16 +88,52 @@ def compute_in_tensors(graph: torch.fx.Graph) -> None:
     graph.eliminate_dead_code()
 
 
+_WITH_NUMBERS = frozenset({"add", "sub", "mul", "div", "pow", "eq", "ne", "lt", "le", "gt", "ge"})
+
+
+def _number_operands(graph: torch.fx.Graph) -> None:
+    """Operands of arithmetic that torch-mlir takes as tensors only: floats computed from sizes, and sizes
+    that a tensor is subtracted from. Floats are computed in f32 unless the result is f64: the quotient of two
+    sizes is then what PyTorch's kernels compute."""
+    narrow, wide = ScalarTensors(graph, torch.float32), ScalarTensors(graph)
+    for node in list(graph.nodes):
+        value = node.meta.get("val")
+        if _packet(node) not in _WITH_NUMBERS or not isinstance(value, torch.Tensor):
+            continue
+        operands = list(node.args[:2])
+        tensors = [a.meta["val"] for a in operands if isinstance(a, torch.fx.Node)]
+        dtypes = [t.dtype for t in tensors if isinstance(t, torch.Tensor)]
+        dtype = next((t for t in dtypes if t.is_floating_point), value.dtype)
+        for place, operand in enumerate(operands):
+            if not _is_symbolic(operand) or free_unbacked_symbols(operand.meta["val"]):
+                continue
+            if place and not isinstance(operand.meta["val"], torch.SymFloat):
+                continue
+            tensor = (wide if dtype is torch.float64 else narrow).of(operand)
+            if dtype.is_floating_point and tensor.meta["val"].dtype is not dtype:
+                with graph.inserting_after(tensor):
+                    tensor = _converted(Inserter(graph, operand), tensor, dtype)
+            node.update_arg(place, tensor)
+            if node.target._overloadname == "Scalar":
+                node.target = node.target.overloadpacket.Tensor
+
+
+def _is_symbolic(operand: Any) -> bool:
+    """Whether an operand is a number computed from sizes."""
+    value = operand.meta.get("val") if isinstance(operand, torch.fx.Node) else None
+    return isinstance(value, (torch.SymInt, torch.SymFloat))
+
+
 def _is_operator(node: Any) -> bool:
     """Whether a node is a call of Python's, on numbers."""
     return node.op == "call_function" and not isinstance(node.target, torch._ops.OpOverload)
 
 
 class ScalarTensors:
-    """Makes tensors of rank 0 of the numbers of one graph, each once."""
+    """Makes tensors of rank 0 of the numbers of one graph, each once; floats are computed in ``floating``."""
 
-    def __init__(self, graph: torch.fx.Graph) -> None:
-        self.graph = graph
+    def __init__(self, graph: torch.fx.Graph, floating: torch.dtype = torch.float64) -> None:
+        self.graph, self.floating = graph, floating
         self._made: dict[Any, Any] = {}
 
     def of(self, number: Any) -> Any:
@@ -103,7 +141,13 @@ class ScalarTensors:
         node = self._raw(number)
         dtype = node.meta["val"].dtype
         with self.graph.inserting_after(node):
-            return _converted(Inserter(self.graph, number), node, _wide(dtype))
+            return _converted(Inserter(self.graph, number), node, self._wide(dtype))
+
+    def _wide(self, dtype: torch.dtype) -> torch.dtype:
+        """The type in which Python computes with numbers of a tensor's type."""
+        if dtype is torch.bool:
+            return dtype
+        return self.floating if dtype.is_floating_point else torch.int64
 
     def _raw(self, number: Any) -> Any:
         """As `of`, but what was read from a float tensor stays in its type."""
@@ -119,7 +163,7 @@ class ScalarTensors:
         if _packet(node) in _SIZES:
             return into.call(aten.full.default, [], node, dtype=torch.int64)
         args = [self._raw(a) if isinstance(a, torch.fx.Node) else a for a in node.args]
-        result = _apply(into, target, args)
+        result = _apply(into, target, args, self.floating)
         if result is None:
             name = getattr(target, "__name__", str(target))
             raise UnsupportedOpError(
@@ -128,35 +172,37 @@ class ScalarTensors:
         return result
 
 
-def _apply(into: Inserter, target: Any, args: list[Any]) -> Any:
+def _apply(into: Inserter, target: Any, args: list[Any], floating: torch.dtype) -> Any:
     """The operator on tensors of rank 0 and Python's numbers; None for one without a tensor form."""
     if target in _COMPARE:
-        return into.call(_COMPARE[target], *_comparable(into, args))
+        return into.call(_COMPARE[target], *_comparable(into, args, floating))
     if target in _ARITHMETIC:
-        return into.call(_ARITHMETIC[target], *_same_type(into, args))
+        return into.call(_ARITHMETIC[target], *_same_type(into, args, floating))
     if target in _LOGIC:
         return into.call(_LOGIC[target], *(_as(into, a, torch.bool) for a in args))
     if target in (operator.not_, torch.sym_not):
         return into.call(aten.logical_not.default, _as(into, args[0], torch.bool))
     if target is torch.sym_ite:
-        return into.call(aten.where.self, _as(into, args[0], torch.bool), *_same_type(into, args[1:]))
+        return into.call(
+            aten.where.self, _as(into, args[0], torch.bool), *_same_type(into, args[1:], floating)
+        )
     if target is operator.truediv:
-        return into.call(aten.div.Tensor, *(_as(into, a, torch.float64) for a in args))
-    return _apply_function(into, target, args)
+        return into.call(aten.div.Tensor, *(_as(into, a, floating) for a in args))
+    return _apply_function(into, target, args, floating)
 
 
-def _apply_function(into: Inserter, target: Any, args: list[Any]) -> Any:
+def _apply_function(into: Inserter, target: Any, args: list[Any], floating: torch.dtype) -> Any:
     if target in (operator.neg, operator.abs, abs):
         op = aten.neg.default if target is operator.neg else aten.abs.default
-        return into.call(op, *_same_type(into, args))
+        return into.call(op, *_same_type(into, args, floating))
     if target is torch.sym_float:
-        return _as(into, args[0], torch.float64)
+        return _as(into, args[0], floating)
     if target in _WHOLE and len(args) == 1:
-        return _as(into, into.call(_WHOLE[target], _as(into, args[0], torch.float64)), torch.int64)
+        return _as(into, into.call(_WHOLE[target], _as(into, args[0], floating)), torch.int64)
     if target in (torch._sym_sqrt, math.sqrt):
-        return into.call(aten.sqrt.default, _as(into, args[0], torch.float64))
+        return into.call(aten.sqrt.default, _as(into, args[0], floating))
     if target in (operator.pow, pow):
-        base, exponent = (_as(into, a, torch.float64) for a in args)
+        base, exponent = (_as(into, a, floating) for a in args)
         power = into.call(aten.pow.Tensor_Tensor, base, exponent)
         whole = not any(_dtype(a).is_floating_point for a in args)
         return _as(into, power, torch.int64) if whole else power
@@ -167,13 +213,6 @@ def _dtype(operand: Any) -> torch.dtype:
     is_node = isinstance(operand, torch.fx.Node)
     dtype: torch.dtype = operand.meta["val"].dtype if is_node else _TYPES[type(operand)]
     return dtype
-
-
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    """The type in which Python computes with numbers of a tensor's type."""
-    if dtype is torch.bool:
-        return dtype
-    return torch.float64 if dtype.is_floating_point else torch.int64
 
 
 def _as(into: Inserter, operand: Any, dtype: torch.dtype) -> Any:
@@ -188,16 +227,16 @@ def _converted(into: Inserter, node: Any, dtype: torch.dtype) -> Any:
     return into.call(torch.ops.prims.convert_element_type.default, node, dtype)
 
 
-def _same_type(into: Inserter, args: list[Any]) -> list[Any]:
+def _same_type(into: Inserter, args: list[Any], floating: torch.dtype) -> list[Any]:
     floats = any(_dtype(a).is_floating_point for a in args)
-    return [_as(into, a, torch.float64 if floats else torch.int64) for a in args]
+    return [_as(into, a, floating if floats else torch.int64) for a in args]
 
 
-def _comparable(into: Inserter, args: list[Any]) -> list[Any]:
+def _comparable(into: Inserter, args: list[Any], floating: torch.dtype) -> list[Any]:
     """Operands of a comparison: in f32 where that is exact, which every device computes."""
     if all(_fits_f32(a) for a in args) and any(isinstance(a, torch.fx.Node) for a in args):
         return [_as(into, a, torch.float32) for a in args]
-    return _same_type(into, args)
+    return _same_type(into, args, floating)
 
 
 def _fits_f32(operand: Any) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from mansard.errors import CompileError, UnsupportedOpError
+from mansard.frontends.emission.unsupported import joined
 from mansard.frontends.linalg.importer import Argument
 from mansard.frontends.linalg.module import import_linalg
 from mansard.frontends.mlir_worker.passes import PipelineError, new_context, parse
@@ -48,16 +49,7 @@ def with_others(program: torch.export.ExportedProgram, first: UnsupportedOpError
                 break
     if (first.location or first.op) not in problems:
         problems = {first.op: first, **problems}
-    return first if len(problems) < 2 else _joined(list(problems.values()))
-
-
-def _joined(problems: list[UnsupportedOpError]) -> UnsupportedOpError:
-    """One error for several ops, with the first one's name and place."""
-    first, *rest = problems
-    others = "; ".join(f"{p.op} at {p.location or 'an unknown place'}: {p.detail}" for p in rest)
-    joined = UnsupportedOpError(first.op, first.location, f"{first.detail}; also {others}")
-    joined.others = tuple(rest)
-    return joined
+    return first if len(problems) < 2 else joined(list(problems.values()))
 
 
 def _computations(node: Any) -> Iterator[list[Any]]:

@@ -28,6 +28,8 @@ def fold(node: Node) -> Content | None:
         return None
     if node.name == "stablehlo.broadcast_in_dim" and node.dtype().is_float:
         return None  # read where it is
+    if node.name == "stablehlo.and" and any(_is_false(entry) for entry in node.inputs):
+        return np.zeros(node.static_shape(), np.bool_)  # whatever the other is
     operands: list[Content] = []
     for entry in node.inputs:
         if not isinstance(entry, Tensor):
@@ -45,6 +47,11 @@ def fold(node: Node) -> Content | None:
         return None
     with np.errstate(all="ignore"):
         return np.asarray(function(node, *operands))
+
+
+def _is_false(entry: Any) -> bool:
+    content = entry.content if isinstance(entry, Tensor) and not entry.symbolic else None
+    return content is not None and content.dtype == np.bool_ and not content.any()
 
 
 # Content without symbolic dims --------------------------------------------------------------
@@ -118,6 +125,7 @@ _NUMPY: dict[str, Function] = {
     "stablehlo.multiply": lambda node, a, b: a & b if a.dtype == np.bool_ else np.multiply(a, b),
     "stablehlo.divide": _wrapped(_divide), "stablehlo.remainder": _wrapped(_remainder),
     "stablehlo.maximum": _wrapped(np.maximum), "stablehlo.minimum": _wrapped(np.minimum),
+    "stablehlo.sign": _wrapped(np.sign),
     "stablehlo.negate": _wrapped(np.negative), "stablehlo.abs": _wrapped(np.abs),
     "stablehlo.and": _wrapped(np.bitwise_and), "stablehlo.or": _wrapped(np.bitwise_or),
     "stablehlo.xor": _wrapped(np.bitwise_xor), "stablehlo.not": _wrapped(np.invert),
@@ -187,6 +195,10 @@ def _negated(node: Node, x: Content) -> Content | None:
     return product
 
 
+def _symbolic_sign(node: Node, x: Content) -> Content | None:
+    return np.ones(x.shape, np.int64) if all(dims.bounds(_dim(d))[0] > 0 for d in x.ravel()) else None
+
+
 def _symbolic_convert(node: Node, x: Content) -> Content | None:
     return x if node.dtype() in (DType.I32, DType.I64, DType.U32, DType.U64) else None
 
@@ -206,6 +218,7 @@ _SYMBOLIC: dict[str, Function] = {
     "stablehlo.multiply": _each(dims.mul), "stablehlo.divide": _each(_quotient),
     "stablehlo.remainder": _each(_rest), "stablehlo.maximum": _each(dims.maximum),
     "stablehlo.minimum": _each(dims.minimum), "stablehlo.negate": _negated,
+    "stablehlo.sign": _symbolic_sign,
     "stablehlo.compare": _symbolic_compare, "stablehlo.convert": _symbolic_convert,
     "stablehlo.clamp": _symbolic_clamp, "stablehlo.select": _symbolic_select,
     **{name: _NUMPY[name] for name in (

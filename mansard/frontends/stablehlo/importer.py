@@ -15,9 +15,10 @@ from mansard import dims as sizes
 from mansard.arguments import names as checked_names
 from mansard.dims import Dim, DimLike
 from mansard.dtypes import DType
-from mansard.errors import CompileError, ImportModelError, UnsupportedOpError
+from mansard.errors import ImportModelError, UnsupportedOpError
 from mansard.frontends.emission.emitter import SizesDifferError
 from mansard.frontends.emission.tensor import Tensor
+from mansard.frontends.emission.unsupported import joined
 from mansard.frontends.linalg.cleanup import clean
 from mansard.frontends.linalg.module import AUTOMATIC_MAX
 from mansard.frontends.stablehlo import attributes, rules
@@ -126,16 +127,6 @@ def import_module(
         graph = replace(graph, constraints=tuple(dict.fromkeys(importer.constraints)))
     verify(graph)
     return graph
-
-
-def joined(problems: Sequence[UnsupportedOpError]) -> CompileError:
-    """One error that names everything that is not supported, each once."""
-    distinct = list({str(problem): problem for problem in problems}.values())
-    if len(distinct) == 1:
-        return distinct[0]
-    first = distinct[0]
-    rest = "; ".join(f"{p.op}{f' at {p.location}' if p.location else ''}: {p.detail}" for p in distinct[1:])
-    return UnsupportedOpError(first.op, first.location, f"{first.detail}; also {rest}")
 
 
 # Signatures ---------------------------------------------------------------------------------

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -20,6 +18,7 @@ from mansard.frontends.tensorflow import export
 from mansard.frontends.tensorflow.compiled import import_compiled
 from mansard.ir.graph import Graph
 from mansard.plan.interface import Interface, Parameter, Structure
+from mansard.workers import interpreter
 
 PYTHON_VARIABLE = "MANSARD_TENSORFLOW_PYTHON"
 """The interpreter that has TensorFlow, where this one has not."""
@@ -137,15 +136,13 @@ def _specs(tensorflow: Any, example_inputs: Any) -> list[Any]:
 
 def _export(source: Path, signature: str, output: Path) -> None:
     """Run the exporter. Raises ImportModelError with what it says."""
-    python = os.environ.get(PYTHON_VARIABLE, "")
-    if not python:
-        if importlib.util.find_spec("tensorflow") is None:
-            raise ImportModelError(
-                f"compiling a TensorFlow model needs TensorFlow: pip install tensorflow, or name an "
-                f"interpreter that has it: {PYTHON_VARIABLE}=/path/to/python"
-            )
-        python = sys.executable
-    command = [python, str(Path(export.__file__)), str(source), signature, str(output)]
+    python = interpreter(PYTHON_VARIABLE, "tensorflow")
+    if python is None:
+        raise ImportModelError(
+            f"compiling a TensorFlow model needs TensorFlow: pip install tensorflow, or name an "
+            f"interpreter that has it: {PYTHON_VARIABLE}=/path/to/python"
+        )
+    command = [python or sys.executable, str(Path(export.__file__)), str(source), signature, str(output)]
     try:
         done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=SECONDS)
     except OSError as error:

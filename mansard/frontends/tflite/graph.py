@@ -8,10 +8,11 @@ from dataclasses import replace
 from mansard.errors import ImportModelError, UnsupportedOpError
 from mansard.frontends.emission.emitter import Emitter
 from mansard.frontends.emission.tensor import Tensor
+from mansard.frontends.emission.unsupported import ContentNeededError
 from mansard.frontends.tflite.entries import Complex, Entry, Unsupported
 from mansard.frontends.tflite.folding import fold
 from mansard.frontends.tflite.model import Operator, Subgraph, TensorInfo, TfliteModel
-from mansard.frontends.tflite.node import ContentNeededError, Node
+from mansard.frontends.tflite.node import Node
 from mansard.frontends.tflite.table import Result, Rule, find_rule, refusal
 from mansard.frontends.tflite.unsigned import with_unsigned
 from mansard.frontends.tflite.variables import Variables
@@ -107,7 +108,9 @@ class GraphImporter(Emitter):
             result = self._applied(found, node)
         except UnsupportedOpError as error:
             self.problems.append(
-                self._with_origins(error) if isinstance(error, ContentNeededError) else error
+                error.with_origins(self.builder.producers, self.origins)
+                if isinstance(error, ContentNeededError)
+                else error
             )
             return [Unsupported()] * len(node.operator.outputs)
         except ImportModelError as error:
@@ -133,25 +136,6 @@ class GraphImporter(Emitter):
             assert isinstance(taken, Tensor)
             parts.append(taken)
         return Complex(parts[0], parts[1])
-
-    def _with_origins(self, error: ContentNeededError) -> ContentNeededError:
-        names = self._input_names(error.tensor)
-        return ContentNeededError(error.op, error.location, error.what, error.tensor, names)
-
-    def _input_names(self, tensor: Tensor) -> list[str]:
-        """The inputs of the model that a tensor is computed from."""
-        seen: set[Value] = set()
-        stack, names = [tensor.value] if tensor.value is not None else [], set[str]()
-        while stack:
-            value = stack.pop()
-            if value in seen:
-                continue
-            seen.add(value)
-            if value in self.origins:
-                names.add(self.origins[value])
-            producer = self.builder.producers.get(value)
-            stack.extend(producer.inputs if producer is not None else ())
-        return sorted(names)
 
 
 def _constant(info: TensorInfo) -> Tensor:

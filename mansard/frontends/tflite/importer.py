@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,8 +10,9 @@ import numpy.typing as npt
 
 from mansard import dims as dim_expressions
 from mansard.dims import Dim, DimLike
-from mansard.errors import CompileError, ImportModelError, UnsupportedOpError, VerificationError
+from mansard.errors import ImportModelError, UnsupportedOpError, VerificationError
 from mansard.frontends.emission.tensor import Tensor
+from mansard.frontends.emission.unsupported import joined
 from mansard.frontends.linalg.cleanup import clean
 from mansard.frontends.tflite import rules
 from mansard.frontends.tflite.entries import Entry
@@ -50,7 +51,7 @@ def import_tflite(
     inputs = _inputs(importer, subgraph, entry_point, dims or {}, constants or {})
     results = importer.run(subgraph.index, inputs)
     if importer.problems:
-        raise _joined(importer.problems)
+        raise joined(importer.problems)
     tensors = [_output(entry, subgraph, i) for entry, i in zip(results, subgraph.outputs, strict=True)]
     outputs = [importer.value(t) for t in tensors]
     importer.variables.finish(importer)
@@ -153,13 +154,3 @@ def _output_names(subgraph: Subgraph, signature: Signature) -> list[str]:
         stated = by_tensor.get(i)
         names.append(fresh_name(taken, stated.pop(0) if stated else subgraph.tensors[i].name))
     return names
-
-
-def _joined(problems: Sequence[UnsupportedOpError]) -> CompileError:
-    """One error that names everything that is not supported."""
-    distinct = list({str(problem): problem for problem in problems}.values())
-    if len(distinct) == 1:
-        return distinct[0]
-    first = distinct[0]
-    rest = "; ".join(f"{p.op} at {p.location}: {p.detail}" for p in distinct[1:])
-    return UnsupportedOpError(first.op, first.location, f"{first.detail}; also {rest}")

@@ -10,26 +10,12 @@ from mansard.dims import DimLike
 from mansard.dtypes import DType
 from mansard.errors import UnsupportedOpError
 from mansard.frontends.emission.tensor import Content, Tensor
+from mansard.frontends.emission.unsupported import ContentNeededError
 from mansard.frontends.tflite.entries import Entry
 from mansard.frontends.tflite.model import Operator, Quantisation, Subgraph, TensorInfo
 from mansard.frontends.tflite.schema import ACTIVATIONS
 
 _QUANTISED = ("INT8", "UINT8", "INT16", "INT4")
-
-
-class ContentNeededError(UnsupportedOpError):
-    """An operator's form depends on the content of a tensor that is only known at run time.
-
-    ``inputs`` are the inputs of the model that have it: with these as constants the model can be imported.
-    """
-
-    def __init__(self, op: str, location: str, what: str, tensor: Tensor, inputs: Sequence[str] = ()) -> None:
-        self.what, self.tensor, self.inputs = what, tensor, tuple(inputs)
-        given = ", ".join(f"{name!r}: …" for name in inputs)
-        hint = f"; constants={{{given}}} fixes it" if inputs else ""
-        super().__init__(
-            op, location, f"the content of {what} must be known when the model is compiled{hint}"
-        )
 
 
 class Node:

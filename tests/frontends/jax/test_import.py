@@ -66,6 +66,20 @@ def test_symbolic_sizes_are_dims_with_their_ranges(params):
         import_model(functools.partial(layer, params), (spec,), dims={"n": 4})
 
 
+def test_sizes_of_an_exported_function_may_be_multiples_of_a_symbol():
+    def halved(x):
+        pairs = x.reshape(x.shape[0] // 4, 4, 3)
+        return pairs.sum(1) - jnp.ones(3)
+
+    shape = export.symbolic_shape("4*h, 3", constraints=["h >= 1"])
+    exported = export.export(jax.jit(halved))(jax.ShapeDtypeStruct(shape, jnp.float32))
+    x = np.arange(24, dtype=np.float32).reshape(8, 3)
+    with mansard.compile(exported, dims={"h": Dim("h", 1, 8)}, devices="cpu") as model:
+        assert np.allclose(model(x), halved(x))
+        with pytest.raises(mansard.ShapeContractError):
+            model(x[:7])
+
+
 def test_an_exported_function_and_its_file_compile_alike(params, tmp_path):
     (batch,) = export.symbolic_shape("b", constraints=["b >= 2"])
     spec = jax.ShapeDtypeStruct((batch, 3), f32)

@@ -15,6 +15,7 @@ from onnx.reference import ReferenceEvaluator
 import mansard
 from mansard.dims import Dim
 from mansard.errors import ImportModelError, ShapeContractError, UnsupportedOpError
+from mansard.frontends import import_model
 
 RNG = np.random.default_rng(11)
 
@@ -155,3 +156,15 @@ def test_element_types_that_are_unsupported() -> None:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
     with pytest.raises(ImportModelError, match=r"'x' has element type string; supported: float"):
         mansard.compile(model, devices="cpu")
+
+
+def test_a_symbolic_dim_may_be_an_expression_of_one_or_of_other_dims():
+    x, y = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in (("x", ["2*h", "past + 1", "a-b"]), ("y", ["past", 4]))
+    )
+    z = helper.make_tensor_value_info("z", TensorProto.FLOAT, None)
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["z"])], "g", [x, y], [z])
+    model = onnx.load_from_string(helper.make_model(graph).SerializeToString())
+    imported = import_model(model, dims={"h": Dim("h", 1, 4), "past": 3})
+    assert [str(d) for d in imported.inputs[0].type.shape] == ["2*h", "4", "a_b"]

@@ -11,8 +11,8 @@ from onnx import parser
 from onnx.reference import ReferenceEvaluator
 
 from mansard.errors import UnsupportedOpError
+from mansard.frontends.emission.unsupported import ContentNeededError
 from mansard.frontends.onnx.importer import import_onnx
-from mansard.frontends.onnx.node import ContentNeededError
 from mansard.ir.interpreter.graph import interpret
 
 RNG = np.random.default_rng(5)
@@ -201,3 +201,37 @@ def test_the_standards_function_serves_where_there_is_no_rule() -> None:
         "g (float[2, 3, 4] x) => (float[2, 3, 4] y) { y = MeanVarianceNormalization<axes = [0, 2]>(x) }",
         floats(2, 3, 4),
     )
+
+
+def padded(array: Any, rows: int, axis: int) -> np.ndarray[Any, Any]:
+    """Filled up with -1 along an axis."""
+    return np.pad(
+        array, [(0, rows - n if i == axis else 0) for i, n in enumerate(array.shape)], constant_values=-1
+    )
+
+
+@pytest.mark.parametrize(("layout", "threshold"), [(0, 0.2), (1, -1.0)])
+def test_boxes_that_do_not_overlap_are_as_many_as_stated(layout: int, threshold: float) -> None:
+    text = (
+        "g (float[2, 9, 4] boxes, float[2, 3, 9] scores) => (int64[chosen, 3] y) "
+        "{ n = Constant<value_ints = [4]>() i = Constant<value_floats = [0.3]>() "
+        f"t = Constant<value_floats = [{threshold}]>() "
+        f"y = NonMaxSuppression<center_point_box = {layout}>(boxes, scores, n, i, t) }}"
+    )
+    boxes = RNG.uniform(0, 1, (2, 9, 4)).astype(np.float32)
+    boxes[..., 2:] += 0.0 if layout else boxes[..., :2]
+    scores = RNG.uniform(-0.5, 1, (2, 3, 9)).astype(np.float32)
+    (expected,) = ReferenceEvaluator(model_of(text)).run(None, {"boxes": boxes, "scores": scores})
+    (actual,) = interpret(import_onnx(model_of(text), dims={"chosen": 30}), [boxes, scores])
+    np.testing.assert_array_equal(actual, padded(expected, 30, 0))
+    (first,) = interpret(import_onnx(model_of(text), dims={"chosen": 5}), [boxes, scores])
+    np.testing.assert_array_equal(first, expected[:5])
+    with pytest.raises(UnsupportedOpError, match="state the largest"):
+        import_onnx(model_of(text))
+
+
+def test_indices_of_elements_that_are_not_zero_are_as_many_as_stated() -> None:
+    text = "g (float[3, 5] x) => (int64[2, n] y) { y = NonZero(x) }"
+    x = (RNG.uniform(0, 1, (3, 5)) > 0.5).astype(np.float32)
+    (actual,) = interpret(import_onnx(model_of(text), dims={"n": 20}), [x])
+    np.testing.assert_array_equal(actual, padded(np.stack(np.nonzero(x)), 20, 1))

@@ -15,7 +15,7 @@ from torch.export import Dim
 from mansard.dims import Dim as OurDim
 from mansard.errors import ImportModelError, InputError, ShapeContractError, UnsupportedOpError
 from mansard.frontends import import_model
-from mansard.frontends.pytorch import decompositions
+from mansard.frontends.pytorch.decompositions import table as decompositions
 from mansard.ir.interpreter.graph import interpret
 
 torch.manual_seed(0)
@@ -27,6 +27,9 @@ S, T, B, K = (
     Dim("k", min=1, max=8),
 )
 PLANE = {2: Dim("l", min=2, max=77), 3: Dim("m", min=5, max=99)}
+GROUP_NORM = nn.GroupNorm(4, 8)
+for parameter in GROUP_NORM.parameters():
+    nn.init.normal_(parameter)
 Inputs = Callable[[int], tuple[torch.Tensor, ...]]
 
 
@@ -56,6 +59,29 @@ CASES: dict[str, tuple[Any, Inputs, tuple[Any, ...]]] = {
     "residual convolution": (
         lambda a: a + F.conv1d(a, torch.ones(3, 3, 3), padding=1),
         lambda n: (randn(1, 3, n + 2),), ({2: S},)),
+    "group norm": (
+        GROUP_NORM, lambda n: (randn(n, 8, n + 1, 3),), ({0: B, 2: B + 1},)),
+    "nearest by a factor": (
+        lambda a: (F.interpolate(a, scale_factor=2), F.interpolate(a, scale_factor=3, mode="nearest-exact")),
+        lambda n: (randn(n, 2, 2 * n, 6),), ({0: B, 2: 2 * B},)),
+    "nearest to a size": (
+        lambda a, b: F.interpolate(a, size=b.shape[2:]),
+        lambda n: (randn(1, 2, n, 3), randn(1, 2, 3 * n, 7)), ({2: K}, {2: 3 * K})),
+    "linear by a factor": (
+        lambda a: (F.interpolate(a, scale_factor=2, mode="bilinear"),
+                   F.interpolate(a, scale_factor=2, mode="bilinear", align_corners=True)),
+        lambda n: (randn(n, 2, n + 1, 6),), ({0: B, 2: B + 1},)),
+    "linear to a size": (
+        lambda a, b: F.interpolate(a, size=b.shape[2:], mode="bilinear"),
+        lambda n: (randn(1, 2, n, 3), randn(1, 2, 3 * n, 7)), ({2: K}, {2: 3 * K})),
+    "cubic": (
+        lambda a: F.interpolate(a, scale_factor=2, mode="bicubic"),
+        lambda n: (randn(1, 2, n + 1, 3),), ({2: K + 1},)),
+    "reflected border": (
+        lambda a: F.pad(a, (1, 2), mode="reflect"), lambda n: (randn(2, 3, n + 2),), ({2: K + 2},)),
+    "deviations": (
+        lambda a: (a.std(), a.std((1, 2)), a.var(2, correction=0)),
+        lambda n: (randn(n, 3, n + 1),), ({0: K, 2: K + 1},)),
     "slices": (
         lambda a: (a[:, 1:], a[:, :-1], a[:, -1:], a[:, ::2]), lambda n: (randn(2, n + 2, 4),),
         ({1: Dim("l", min=3, max=90)},)),

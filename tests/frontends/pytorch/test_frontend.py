@@ -12,6 +12,7 @@ import pytest
 import torch
 from support.frontends.torch_import import Apply, check
 from torch import nn
+from torch._higher_order_ops.while_loop import while_loop
 
 from mansard.errors import ImportModelError, UnsupportedOpError
 from mansard.frontends import import_model
@@ -234,11 +235,20 @@ def write(x: torch.Tensor) -> torch.Tensor:
 
 
 UNSUPPORTED: dict[str, tuple[Any, str]] = {
-    "median": (torch.median, r"aten\.median.*torch_import\.py:\d+.*no lowering.*supported: elementwise"),
+    "svd": (
+        lambda x: torch.linalg.svd(x)[1],
+        r"aten\._linalg_svd.*torch_import\.py:\d+.*no lowering.*supported: elementwise",
+    ),
     "nonzero": (torch.nonzero, r"aten\.nonzero.*depends on the content"),
     "random": (torch.rand_like, r"aten\.rand_like.*random numbers"),
-    "complex": (lambda x: torch.fft.fft(x).abs(), r"aten\.fft_fft.*complex numbers.*supported: elementwise"),
-    "cond": (lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)), r"cond.*not implemented"),
+    "complex": (
+        lambda x: torch.linalg.svd(torch.fft.fft(x))[1],
+        r"aten\.linalg_svd' at torch_import\.py:\d+: of complex numbers",
+    ),
+    "loop": (
+        lambda x: while_loop(lambda y: y.sum() < 9, lambda y: (y + 1,), (x,))[0],
+        r"while_loop.*torch_import\.py:\d+.*not known at import",
+    ),
     "writing into an input": (write, "writes into its input 'a'"),
 }
 
@@ -252,11 +262,11 @@ def test_unsupported_ops_name_the_op_and_its_place(name: str, capfd: pytest.Capt
 
 
 def test_the_place_of_an_unsupported_op_names_the_module() -> None:
-    model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(Apply(torch.median)))
+    model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(Apply(lambda x: torch.linalg.svd(x)[1])))
     with pytest.raises(UnsupportedOpError) as caught:
         import_model(model, torch.randn(3, 4))
     assert caught.value.location.startswith("1.0 (torch_import.py:")
-    assert caught.value.op == "aten.median"
+    assert caught.value.op == "aten._linalg_svd"
 
 
 def test_modules_that_cannot_be_exported(capfd: pytest.CaptureFixture[str]) -> None:
@@ -268,6 +278,18 @@ def test_modules_that_cannot_be_exported(capfd: pytest.CaptureFixture[str]) -> N
         shapes = (None, torch.export.Dim.DYNAMIC)
         import_model(Apply(lambda x, n: x * n), (torch.randn(2), 3), dynamic_shapes=shapes)
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("where", ["lowering.rewrite", "export.expand"])
+def test_what_torch_raises_on_the_way_is_an_error_of_the_import(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_graph: Any) -> None:
+        raise RuntimeError("expected self to be int8 or uint8, got torch.int32")
+
+    monkeypatch.setattr(f"mansard.frontends.pytorch.{where}", refuse)
+    with pytest.raises(ImportModelError, match="RuntimeError: expected self to be int8"):
+        import_model(Apply(torch.relu), torch.randn(3))
 
 
 def test_things_that_are_no_pytorch_model(tmp_path: Path) -> None:

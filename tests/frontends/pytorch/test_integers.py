@@ -37,6 +37,14 @@ def exact(function: Callable[..., Any], *inputs: torch.Tensor) -> None:
     same(interpret(graph, [as_array(x) for x in inputs]), function(*inputs))
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.int64])
+def test_divisors_and_functions_of_floats(dtype: torch.dtype) -> None:
+    a = torch.tensor([0, 0, 12, 100, 89, 7, 1], dtype=dtype)
+    b = torch.tensor([0, 5, 18, 75, 55, 7, 0], dtype=dtype)
+    exact(lambda a, b: (torch.gcd(a, b), torch.lcm(a, b), torch.isclose(a, b, rtol=0.3)), a, b)
+    exact(lambda a, b: (torch.nn.functional.hardtanh(a, 1, 50), torch.copysign(a, b)), a, b)
+
+
 @pytest.mark.parametrize("dtype", INTEGERS)
 def test_arithmetic(dtype: torch.dtype) -> None:
     x = extremes(dtype)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness.pool import Worker
-from support.fuzzing.properties import FRAMEWORK, PROPERTIES
+from support.fuzzing.properties import FRAMEWORK, OF_FRAMEWORKS, PROPERTIES
 from support.fuzzing.worker import SWEEP
 
 MEMORY = 8 << 30
@@ -51,7 +51,7 @@ class Campaign:
             for name, place in itertools.product(self.properties, self.places):
                 # The sweep covers all that it can in two passes; programs have nothing to split.
                 if (name == SWEEP and number > 1) or (
-                    name == "program" and (place == FRAMEWORK or "+" in place)
+                    name in OF_FRAMEWORKS and (place == FRAMEWORK or "+" in place)
                 ):
                     continue
                 if name == SWEEP and "+" in place:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,11 +17,13 @@ from mansard.errors import DeviceError, MansardError, PlacementError
 from mansard.ir import Graph
 from mansard.ir.interpreter.graph import interpret
 from mansard.placement import PlacementOptions
+from mansard.reducer.delta import needed
 from support.fuzzing.comparison import EXACT, Tolerance, wrong
 from support.fuzzing.values import flushed
 
 Array = npt.NDArray[np.generic]
 Arrays = Sequence[Array]
+Step = TypeVar("Step")
 _BF16 = DType.BF16.numpy
 _SHOWN = 4
 
@@ -53,6 +56,28 @@ class Disagreement(AssertionError):
 
 class Refusal(Exception):
     """A device that states it cannot run a graph: no failure, but counted."""
+
+
+def shortest(
+    steps: Sequence[Step], check: Callable[[list[Step]], None], failure: Disagreement
+) -> Disagreement:
+    """The failure of the fewest steps that leaving some out leads to; ``check`` raises one, or Refusal."""
+    last = failure
+
+    def fails(kept: list[Step]) -> bool:
+        nonlocal last
+        try:
+            check(kept)
+        except Disagreement as again:
+            last = again
+            return True
+        except Refusal:
+            pass
+        return False
+
+    if fails(list(steps)):
+        needed(steps, fails)
+    return last
 
 
 def reference(case: Case, inputs: Arrays) -> list[Array]:

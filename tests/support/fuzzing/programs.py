@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import mansard
 from mansard.errors import MansardError
 from support.fuzzing import framework
-from support.fuzzing.case import Disagreement, Refusal
+from support.fuzzing.case import Disagreement, Refusal, shortest
 from support.fuzzing.comparison import Tolerance, wrong
 from support.fuzzing.steps import EXACT_STEPS, SMOOTH_STEPS
 from support.fuzzing.structured import Draw, generator
@@ -119,21 +119,9 @@ def check_program(case: ProgramCase, device: str) -> None:
 
 def minimised(case: ProgramCase, device: str, failure: Disagreement) -> Disagreement:
     """The failure of the shortest program that leaving out steps leads to: each try is a compilation."""
-    smaller = True
-    while smaller:
-        smaller = False
-        for number in range(len(case.steps)):
-            steps = (*case.steps[:number], *case.steps[number + 1 :])
-            candidate = replace(case, steps=steps, taps=(), dynamic=case.dynamic)
-            try:
-                if steps:
-                    check_program(candidate, device)
-            except Disagreement as again:
-                case, failure, smaller = candidate, again, True
-                break
-            except Refusal:
-                continue
-    return failure
+    return shortest(
+        case.steps, lambda steps: check_program(replace(case, steps=tuple(steps), taps=()), device), failure
+    )
 
 
 def sweep_programs(device: str, number: int) -> Iterator[Disagreement | Refusal]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.errors import FlakyFailure
 
 from mansard.dtypes import DType
-from support.fuzzing import framework, graphs, scalars, structured
+from support.fuzzing import chains, framework, graphs, scalars, structured
 from support.fuzzing.case import Array, Arrays, Case, Disagreement, Refusal, check, compare, reference
 from support.fuzzing.comparison import Tolerance
 from support.fuzzing.values import DTYPES
@@ -65,6 +66,21 @@ def _programs() -> st.SearchStrategy[Any]:
     return programs()
 
 
+def _chains_of(framework_module: str) -> tuple[Callable[[], st.SearchStrategy[Any]], Examine]:
+    """A strategy of a framework's chains of ops, and their comparison with the framework."""
+
+    def cases() -> st.SearchStrategy[Any]:
+        module = importlib.import_module(f"support.fuzzing.{framework_module}")
+        strategy: st.SearchStrategy[Any] = module.chains()
+        return strategy
+
+    def on_chains(case: Any, devices: Sequence[str]) -> None:
+        module = importlib.import_module(f"support.fuzzing.{framework_module}")
+        chains.examine(case, module.FRAMEWORK, devices)
+
+    return cases, on_chains
+
+
 @st.composite
 def scalar_cases(draw: structured.Draw) -> Case:
     """All scalar ops or conversions of an element type."""
@@ -72,11 +88,15 @@ def scalar_cases(draw: structured.Draw) -> Case:
     return make(draw(st.sampled_from(DTYPES)), draw(st.integers(0, 2**32 - 1)))
 
 
+OF_FRAMEWORKS = ("program", "onnx", "jax")
+"""Properties that compare a framework's models with the framework, on single devices."""
 PROPERTIES: dict[str, Property] = {
     "scalar": Property(scalar_cases, on_devices, 3),
     **{name: Property(strategy, on_devices, 25) for name, strategy in structured.PROPERTIES.items()},
     "graph": Property(graphs.random_graphs, on_devices, 25),
     "program": Property(_programs, on_programs, 10, shrinks=False),
+    "onnx": Property(*_chains_of("onnx_chains"), 25, shrinks=False),
+    "jax": Property(*_chains_of("jax_chains"), 25, shrinks=False),
 }
 
 

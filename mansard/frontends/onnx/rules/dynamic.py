@@ -17,9 +17,7 @@ from mansard.ir.types import Linear
 
 _BY_CONTENT = "the size of its result depends on the content of its operands"
 _REFUSED = {
-    "NonZero": _BY_CONTENT,
     "Unique": _BY_CONTENT,
-    "NonMaxSuppression": _BY_CONTENT,
     "ImageDecoder": "compressed images are not read",
     "StringConcat": "strings are not supported",
     "StringSplit": "strings are not supported",

@@ -114,17 +114,22 @@ def resize(g: GraphImporter, node: Node) -> Tensor:
     crop = node.text("coordinate_transformation_mode") == "tf_crop_and_resize"
     roi = [float(r) for r in node.numbers(1).reshape(-1)] if crop else []
     value = node.real("extrapolation_value", 0.0)
+    tables: dict[int, Taps] = {}
+    whole: dict[int, int] = {}
     for i, axis in enumerate(axes):
         window = (roi[i], roi[len(axes) + i]) if roi else (0.0, 1.0)
-        unchanged = scales[i] == 1 and sizes[i] == x.shape[axis] and window == (0.0, 1.0)
-        if unchanged:
-            continue
         extent, size = x.shape[axis], sizes[i]
-        if not isinstance(extent, int) or not isinstance(size, int):
-            x = _symbolic(g, node, x, axis, scales[i])
+        if scales[i] == 1 and size == extent and window == (0.0, 1.0):
             continue
-        x = resized(g, x, axis, taps_of(node, Axis(axis, extent, size, scales[i], window)), value)
-    return x
+        if isinstance(extent, int) and isinstance(size, int):
+            tables[axis] = taps_of(node, Axis(axis, extent, size, scales[i], window))
+        elif _repeats(node, scales[i]):
+            whole[axis] = int(scales[i])
+        else:
+            x = _symbolic(g, node, x, axis, scales[i])
+    if len(tables) + len(whole) == 0:
+        return x
+    return resized(g, repeated(g, x, whole), tables, value)
 
 
 def _factors(
@@ -177,15 +182,20 @@ def _by_sizes(node: Node, extents: list[DimLike], sizes: list[DimLike]) -> tuple
     return [scale] * len(scales), [int(scale * int(str(extent)) + 0.5) for extent in extents]
 
 
+def _repeats(node: Node, scale: float) -> bool:
+    """Whether every element of an axis occurs as often as the next, whatever its size."""
+    mode = node.text("coordinate_transformation_mode", "half_pixel") if node.version >= 11 else "asymmetric"
+    rounded = node.text("nearest_mode", "round_prefer_floor") if node.version >= 11 else "floor"
+    same = mode in ("asymmetric", "half_pixel", "pytorch_half_pixel") and float(scale).is_integer()
+    nearest = node.text("mode", "nearest") == "nearest"
+    return nearest and same and (mode != "asymmetric" or rounded == "floor") and rounded != "ceil"
+
+
 def _symbolic(g: GraphImporter, node: Node, x: Tensor, axis: int, scale: float) -> Tensor:
-    """A symbolic axis: whole factors of nearest neighbours, and linear interpolation."""
+    """A symbolic axis, by linear interpolation."""
     mode = node.text("coordinate_transformation_mode", "half_pixel") if node.version >= 11 else "asymmetric"
     kind = node.text("mode", "nearest")
     whole = float(scale).is_integer()
-    same = mode in ("asymmetric", "half_pixel", "pytorch_half_pixel") and whole
-    rounded = node.text("nearest_mode", "round_prefer_floor") if node.version >= 11 else "floor"
-    if kind == "nearest" and same and (mode != "asymmetric" or rounded == "floor") and rounded != "ceil":
-        return repeated(g, x, axis, int(scale))
     if (
         kind != "linear"
         or node.integer("antialias")

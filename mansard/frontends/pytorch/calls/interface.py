@@ -13,7 +13,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
 from mansard.errors import ImportModelError
-from mansard.plan.interface import Interface, Parameter, Structure
+from mansard.plan.interface import Interface, Parameter, Structure, class_name
 
 _PLAIN = (bool, int, float, str, type(None))
 
@@ -125,13 +125,9 @@ def _structure(spec: pytree.TreeSpec, leaves: Iterator[Structure]) -> Structure:
         keys = context[1] if cls is defaultdict else context
         return Structure("dict", keys=tuple(map(json.dumps, keys)), children=children)
     if cls is namedtuple:
-        return Structure("record", keys=context._fields, children=children, type=_type_name(context))
+        return Structure("record", keys=context._fields, children=children, type=class_name(context))
     if issubclass(cls, Mapping) and isinstance(context, list):
-        return Structure("record", keys=tuple(context), children=children, type=_type_name(cls))
+        return Structure("record", keys=tuple(context), children=children, type=class_name(cls))
     if hasattr(cls, "__dataclass_fields__"):
-        return Structure("record", keys=tuple(context[0]), children=children, type=_type_name(cls))
-    return Structure("object", value=json.dumps(context), children=children, type=_type_name(cls))
-
-
-def _type_name(cls: type) -> str:
-    return f"{cls.__module__}:{cls.__qualname__}"
+        return Structure("record", keys=tuple(context[0]), children=children, type=class_name(cls))
+    return Structure("object", value=json.dumps(context), children=children, type=class_name(cls))

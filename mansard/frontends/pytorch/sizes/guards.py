@@ -16,7 +16,7 @@ import sympy
 import torch
 
 from mansard.errors import UnsupportedOpError
-from mansard.frontends.pytorch.locations import location_of
+from mansard.frontends.pytorch.locations import current_location
 from mansard.frontends.pytorch.sizes.constraints import guards, is_of_layout, shape_constraints
 from mansard.frontends.pytorch.sizes.symbols import SymbolTable, shape_environment
 
@@ -55,7 +55,7 @@ class DecompositionGuards:
             finally:
                 self._depth -= 1
                 if self._depth == 0 and self._count() > before:
-                    self._ops.append((self._count(), str(op).removesuffix(".default"), _location()))
+                    self._ops.append((self._count(), str(op).removesuffix(".default"), current_location()))
 
         return watched
 
@@ -136,12 +136,3 @@ def _names(program: torch.export.ExportedProgram) -> dict[Any, str]:
                 if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol:
                     names.setdefault(size.node.expr, f"{node.name}.shape[{axis}]")
     return names
-
-
-def _location() -> str:
-    """The location of the node that is being decomposed."""
-
-    class Current:
-        meta = torch.fx.traceback.get_current_meta()
-
-    return location_of(Current)

@@ -83,9 +83,13 @@ def convolve(
     each = dimmath.floordiv(count, groups)
     source, weights, result = list(roles.source), list(roles.kernel), list(roles.result)
     merged: list[DimLike] = []
-    if groups > 1:  # features and filters by group: "g" is a dim of its own
+    single = groups > 1 and g.is_one(depth)
+    if single:  # no view between the padding and its only reader, which may then read around it
+        source[feature] = "g"
+    elif groups > 1:  # features and filters by group: "g" is a dim of its own
         x = g.reshape(x, (*x.shape[:feature], groups, depth, *x.shape[feature + 1 :]))
         source[feature : feature + 1] = ["g", "f"]
+    if groups > 1:
         kernel = g.reshape(kernel, (*kernel.shape[:filters], groups, each, *kernel.shape[filters + 1 :]))
         weights[filters : filters + 1] = ["g", "o"]
         place = result.index("f")
@@ -93,7 +97,6 @@ def convolve(
     extents: dict[str, DimLike] = {"b": x.shape[source.index("b")], "g": groups, "f": each}
     extents |= dict(zip(roles.spatial, geometry.sizes, strict=True))
     merged = [extents[r] if r != "f" else count for r in roles.result]
-    single = groups > 1 and g.is_one(depth)
     outer = [r for r in result if not (r == "f" and groups > 1 and g.is_one(each))]
     taps = [f"tap{r}" for r in roles.spatial]
     last = feature == len(roles.source) - 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from mansard import dims
@@ -44,28 +46,58 @@ def _place(body: Body, node: Node, i: int, scale: Num) -> Num:
     return (here + 0.5) * scale - 0.5 if node.flag("half_pixel_centers") else here * scale
 
 
+def _between(body: Body, node: Node, i: int, extent: DimLike, result: DimLike) -> tuple[Num, Num, Num]:
+    """The source pixels before and after each pixel along axis ``i`` of a body, and its distance from the
+    first."""
+    place = _place(body, node, i, _scale(body, node, extent, result))
+    low, last = place.floor(), size(body.space, dims.add(extent, -1))
+    first = low.cast(DType.I64)
+    return first.max(0).min(last), (first + 1).max(0).min(last), place - low
+
+
 @rule("RESIZE_BILINEAR")
 def resize_bilinear(g: GraphImporter, node: Node) -> Tensor:
-    """Four neighbours, weighted by their distance."""
-    x, q = node.tensor(0), node.scaled(0)
-    wanted = _sizes(node)
+    """Four neighbours, weighted by their distance: first of the same row, which rows that lie close together
+    share."""
+    x, wanted = node.tensor(0), _sizes(node)
+    (n, height, width, channels), (rows, columns) = x.shape, wanted
+    if not all(isinstance(d, int) for d in (height, rows)) or int(str(rows)) < int(str(height)):
+        return _resized_at_once(g, node, x, wanted)
+    body = g.body((n, height, columns, channels))
+    left, right, dx = _between(body, node, 2, width, columns)
+
+    def pixel(column: Num) -> Num:
+        return g.at(body, x, [index(body.space, d) if d != 2 else column for d in range(4)]).cast(F32)
+
+    wide = g.finish(body, pixel(left) * (1.0 - dx) + pixel(right) * dx)
+    wide = g.reshape(wide, (n, height, dims.mul(columns, channels)))
+    body = g.body((n, rows, dims.mul(columns, channels)))
+    top, bottom, dy = _between(body, node, 1, height, rows)
+
+    def line(row: Num) -> Num:
+        return g.at(body, wide, [index(body.space, 0), row, index(body.space, 2)])
+
+    result = _interpolated(g, node, body, line(top) * (1.0 - dy) + line(bottom) * dy)
+    return g.reshape(result, (n, rows, columns, channels))
+
+
+def _resized_at_once(g: GraphImporter, node: Node, x: Tensor, wanted: Sequence[DimLike]) -> Tensor:
     body = g.body((x.shape[0], *wanted, x.shape[3]))
-    taps: list[tuple[Num, Num, Num]] = []
-    for i in (1, 2):
-        place = _place(body, node, i, _scale(body, node, x.shape[i], wanted[i - 1]))
-        low = place.floor()
-        last = size(body.space, dims.add(x.shape[i], -1))
-        first = low.cast(DType.I64)
-        taps.append((first.max(0).min(last), (first + 1).max(0).min(last), place - low))
-    (top, bottom, dy), (left, right, dx) = taps
+    (top, bottom, dy), (left, right, dx) = (
+        _between(body, node, i, x.shape[i], wanted[i - 1]) for i in (1, 2)
+    )
 
     def pixel(row: Num, column: Num) -> Num:
         return g.at(body, x, [index(body.space, 0), row, column, index(body.space, 3)]).cast(F32)
 
     upper = pixel(top, left) * (1.0 - dx) + pixel(top, right) * dx
     lower = pixel(bottom, left) * (1.0 - dx) + pixel(bottom, right) * dx
-    y = upper * (1.0 - dy) + lower * dy
-    target, dtype = node.result_scaled(), node.result().dtype
+    return _interpolated(g, node, body, upper * (1.0 - dy) + lower * dy)
+
+
+def _interpolated(g: GraphImporter, node: Node, body: Body, y: Num) -> Tensor:
+    """What is interpolated, at the result's scale."""
+    q, target, dtype = node.scaled(0), node.result_scaled(), node.result().dtype
     if q is None or target is None:
         return g.finish(body, y.cast(dtype))
     # Weights add up to 1: what is interpolated may be the stored numbers.
@@ -81,9 +113,8 @@ def resize_nearest(g: GraphImporter, node: Node) -> Tensor:
     x, wanted = node.tensor(0), _sizes(node)
     static = all(isinstance(d, int) for d in (*x.shape[1:3], *wanted))
     if static:
-        for i in (1, 2):
-            x = resized(g, x, i, _taps(node, int(str(x.shape[i])), int(str(wanted[i - 1]))), 0.0)
-        return moved(g, node, x)
+        tables = {i: _taps(node, int(str(x.shape[i])), int(str(wanted[i - 1]))) for i in (1, 2)}
+        return moved(g, node, resized(g, x, tables))
     body = g.body((x.shape[0], *wanted, x.shape[3]))
     here = [index(body.space, i) for i in range(4)]
     for i in (1, 2):

@@ -41,12 +41,12 @@ def elementwise_rules() -> dict[Any, Rule]:
         aten.clamp_max.default: lambda x, high: _clamp(x, None, high),
         aten.clamp_min.Tensor: torch.maximum,
         aten.clamp_max.Tensor: torch.minimum,
-        aten.hardtanh.default: lambda x, low=-1.0, high=1.0: _clamp(x, low, high),
+        aten.hardtanh.default: _hardtanh,
         aten.leaky_relu.default: lambda x, slope=0.01: torch.where(x > 0, x, x * slope),
         aten.elu.default: _elu,
         aten.trunc.default: _trunc,
         aten.signbit.default: _signbit,
-        aten.copysign.Tensor: lambda a, b: torch.where(_signbit(b), -a.abs(), a.abs()),
+        aten.copysign.Tensor: _copysign,
         aten.hypot.default: _hypot,
         aten.erfc.default: _erfc,
         aten.logaddexp.default: _log_add_exp,
@@ -103,7 +103,8 @@ def _is_close(
 ) -> Any:
     """Infinities are close to themselves only. PyTorch computes the same."""
     if not _is_float(a, b):
-        return NotImplemented
+        distance = (a.to(torch.int64) - b.to(torch.int64)).abs().float()
+        return (a == b) | (distance <= atol + (rtol * b.float()).abs())
     close = a == b
     if equal_nan:
         close = close | (torch.isnan(a) & torch.isnan(b))
@@ -153,6 +154,13 @@ def _clamp(x: torch.Tensor, low: Any = None, high: Any = None) -> Any:
     return x
 
 
+def _hardtanh(x: torch.Tensor, low: float = -1.0, high: float = 1.0) -> Any:
+    """Integers stay integers, unlike those that are clamped to floats."""
+    if not x.dtype.is_floating_point:
+        return torch.clamp(x, int(low), int(high))
+    return _clamp(x, low, high)
+
+
 def _clamp_tensors(x: torch.Tensor, low: torch.Tensor | None = None, high: torch.Tensor | None = None) -> Any:
     if low is not None:
         x = torch.maximum(x, low)
@@ -182,6 +190,13 @@ def _signbit(x: torch.Tensor) -> torch.Tensor:
     if not x.dtype.is_floating_point:
         return x < 0
     return (x < 0) | ((x == 0) & (1 / x < 0))
+
+
+def _copysign(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Of integers in f32."""
+    dtype = _common(a, b)
+    magnitude = a.to(dtype if dtype.is_floating_point else torch.float32).abs()
+    return torch.where(_signbit(b), -magnitude, magnitude)
 
 
 def _hypot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

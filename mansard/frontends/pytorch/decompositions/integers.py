@@ -26,6 +26,8 @@ def integer_table(table: Mapping[Any, Rule]) -> dict[Any, Rule]:
         aten.div.Scalar_mode: _divide,
         aten.fmod.Tensor: _fmod,
         aten.fmod.Scalar: _fmod,
+        aten.gcd.default: _gcd,
+        aten.lcm.default: _lcm,
         aten.add.Tensor: _add,
         aten.add.Scalar: _add,
         aten.__lshift__.Tensor: torch.bitwise_left_shift,
@@ -85,6 +87,22 @@ def _fmod(a: torch.Tensor, b: Any) -> Any:
         return NotImplemented
     rest = torch.remainder(a, b)
     return torch.where((rest != 0) & ((rest < 0) != (a < 0)), rest - b, rest)
+
+
+def _gcd(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Euclid's algorithm, as many steps as consecutive Fibonacci numbers of the type take."""
+    a, b = (x.abs() for x in _operands(a, b, torch.result_type(a, b)))
+    for _ in range({1: 12, 2: 23, 4: 46, 8: 92}[a.dtype.itemsize]):
+        rest = torch.remainder(a, torch.where(b == 0, 1, b))
+        a, b = torch.where(b == 0, a, b), torch.where(b == 0, 0, rest)
+    return a
+
+
+def _lcm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    divisor = _gcd(a, b)
+    a, b = _operands(a, b, divisor.dtype)
+    quotient = torch.div(a, torch.where(divisor == 0, 1, divisor), rounding_mode="trunc")
+    return torch.where(divisor == 0, 0, (quotient * b).abs())
 
 
 def _add(a: torch.Tensor, b: Any, *, alpha: Number = 1) -> Any:

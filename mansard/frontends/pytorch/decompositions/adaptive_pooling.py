@@ -37,7 +37,7 @@ def adaptive_pooling_table(known: Mapping[Any, Rule]) -> dict[Any, Rule]:
 
 
 def _average(known: Rule | None, rank: int, x: torch.Tensor, output_size: Sequence[Any]) -> Any:
-    sizes = _sizes(output_size, rank)
+    sizes = of_rank(output_size, rank)
     if known is not None and all(isinstance(n, int) for n in (*x.shape[-rank:], *sizes)):
         return known(x, output_size)
     wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
@@ -62,30 +62,32 @@ def _maximum(rank: int, x: torch.Tensor, output_size: Sequence[Any]) -> tuple[to
     As in PyTorch's CPU kernels that is the first of equal maxima, but the last NaN of a window that has some.
     """
     lowest: Any = -math.inf if x.dtype.is_floating_point else torch.iinfo(x.dtype).min
-    sizes = _sizes(output_size, rank)
+    sizes = of_rank(output_size, rank)
     values = x
     positions: torch.Tensor | None = None
     for axis in reversed(range(x.dim() - rank, x.dim())):
         size = sizes[axis - (x.dim() - rank)]
         windows, indices, _ = _windows(values, axis, size, lowest)
         values, within = windows.max(axis + 1)
-        within = _last_nan(windows, axis + 1, within)
+        within = last_nan(windows, axis + 1, within)
         trailing = [1] * (x.dim() - 1 - axis)
         # `within` is the element of the window: its index along the axis, then the inner axes' position
         start = indices[:, :1].view([-1, *trailing])
-        along = start + within
-        stride: Any = 1
-        for inner in x.shape[axis + 1 :]:
-            stride = stride * inner
-        place = along * stride
-        if positions is not None:
-            place = place + positions.gather(axis, along)
-        positions = place
+        positions = in_plane(start + within, axis, x.shape, positions)
     assert positions is not None
     return values, positions
 
 
-def _last_nan(windows: torch.Tensor, axis: int, otherwise: torch.Tensor) -> torch.Tensor:
+def in_plane(
+    along: torch.Tensor, axis: int, shape: Sequence[Any], inner: torch.Tensor | None
+) -> torch.Tensor:
+    """Positions in the flattened plane of a tensor of ``shape`` from the dim ``axis`` on: of the elements at
+    ``along`` of it, whose positions in the planes behind it are ``inner`` (None: there are none)."""
+    place = along * math.prod(shape[axis + 1 :])
+    return place if inner is None else place + inner.gather(axis, along)
+
+
+def last_nan(windows: torch.Tensor, axis: int, otherwise: torch.Tensor) -> torch.Tensor:
     """The index of the last NaN along a dim; ``otherwise`` where there is none."""
     if not windows.dtype.is_floating_point:
         return otherwise
@@ -95,9 +97,10 @@ def _last_nan(windows: torch.Tensor, axis: int, otherwise: torch.Tensor) -> torc
     return torch.where(last < 0, otherwise, last)
 
 
-def _sizes(output_size: Any, rank: int) -> list[Any]:
-    sizes = list(output_size) if isinstance(output_size, (list, tuple)) else [output_size]
-    return sizes * rank if len(sizes) == 1 else sizes
+def of_rank(numbers: Any, rank: int) -> list[Any]:
+    """One number for each of ``rank`` dims, of one for all of them or of as many."""
+    listed = list(numbers) if isinstance(numbers, (list, tuple)) else [numbers]
+    return listed * rank if len(listed) == 1 else listed
 
 
 def _same(a: Any, b: Any) -> bool:

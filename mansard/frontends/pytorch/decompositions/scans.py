@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from mansard.errors import UnsupportedOpError
+from mansard.frontends.pytorch.locations import current_location
 
 Rule = Callable[..., Any]
 Parts = tuple[torch.Tensor, ...]
@@ -24,12 +25,23 @@ def scan_table() -> dict[Any, Rule]:
     aten = torch.ops.aten
     return {
         aten.logcumsumexp.default: _logcumsumexp,
+        aten.cumprod.default: _of_type(torch.cumprod),
+        aten.cumsum.default: _of_type(torch.cumsum),
         aten.cummax.default: lambda x, dim: _extremes("cummax", x, dim, torch.ge),
         aten.cummin.default: lambda x, dim: _extremes("cummin", x, dim, torch.le),
         aten.sort.stable: _sort,
         aten.sort.default: _sorted_number,
         aten.topk.default: _sorted_number,
     }
+
+
+def _of_type(scan: Rule) -> Rule:
+    """torch-mlir converts no operand to the type that a scan states."""
+
+    def rule(x: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Any:
+        return NotImplemented if dtype is None else scan(x.to(dtype), dim)
+
+    return rule
 
 
 def _sort(x: torch.Tensor, *, stable: bool | None, dim: int = -1, descending: bool = False) -> Any:
@@ -75,7 +87,7 @@ def _extremes(name: str, x: torch.Tensor, dim: int, reaches: Rule) -> Parts:
         return x.clone(), torch.zeros_like(x, dtype=torch.int64)
     length = x.shape[dim]
     if not isinstance(length, int):
-        raise UnsupportedOpError(f"aten.{name}", "", "a dim of unknown size is not supported")
+        raise UnsupportedOpError(f"aten.{name}", current_location(), "a dim of unknown size is not supported")
     along = [1] * x.dim()
     along[dim] = length
     places = torch.arange(length, device=x.device).reshape(along).expand(x.shape)

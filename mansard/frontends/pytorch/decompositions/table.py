@@ -11,12 +11,19 @@ from typing import Any
 
 import torch
 
-from mansard.frontends.pytorch.elementwise import elementwise_rules
-from mansard.frontends.pytorch.embedding_bag import embedding_bag_table
-from mansard.frontends.pytorch.integers import integer_table
-from mansard.frontends.pytorch.quantised import quantisation_table
-from mansard.frontends.pytorch.scans import scan_table
-from mansard.frontends.pytorch.sizes.adaptive_pooling import adaptive_pooling_table
+from mansard.frontends.pytorch.decompositions.adaptive_pooling import adaptive_pooling_table
+from mansard.frontends.pytorch.decompositions.elementwise import elementwise_rules
+from mansard.frontends.pytorch.decompositions.embedding_bag import embedding_bag_table
+from mansard.frontends.pytorch.decompositions.indexing import indexing_table
+from mansard.frontends.pytorch.decompositions.integers import integer_table
+from mansard.frontends.pytorch.decompositions.matrices import matrix_table
+from mansard.frontends.pytorch.decompositions.quantised import quantisation_table
+from mansard.frontends.pytorch.decompositions.scans import scan_table
+from mansard.frontends.pytorch.decompositions.selection import selection_table
+from mansard.frontends.pytorch.decompositions.special import special_table
+from mansard.frontends.pytorch.decompositions.windows import window_table
+from mansard.frontends.pytorch.sizes.group_norm import group_norm
+from mansard.frontends.pytorch.sizes.upsampling import upsampling_table
 
 Rule = Callable[..., Any]
 
@@ -34,14 +41,18 @@ def decomposition_table() -> dict[Any, Rule]:
             aten.var.correction: _var,
             aten.var_mean.correction: _var_mean,
             aten.gelu.default: _gelu,
+            aten.native_group_norm.default: group_norm,
             aten._cdist_forward.default: _cdist,
             aten.constant_pad_nd.default: _constant_pad,
             aten.copy.default: _copy,
+            aten._int_mm.default: lambda a, b: torch.mm(a.to(torch.int32), b.to(torch.int32)),
         }
     )
     table |= elementwise_rules()
     table |= adaptive_pooling_table(table)
+    table |= upsampling_table(table)
     table |= embedding_bag_table()
+    table |= special_table() | selection_table() | indexing_table() | window_table() | matrix_table()
     return table | integer_table(table) | scan_table() | quantisation_table()
 
 
@@ -61,7 +72,9 @@ def _var_mean(
     for axis in axes:
         count = count * x.shape[axis]
     total = (distance * distance).sum(axes, keepdim=keepdim)
-    divisor = count - (1 if correction is None else correction)
+    # a symbolic count less a float would be a symbolic float, which torch-mlir lacks
+    less: Any = 1 if correction is None else correction
+    divisor = count - (int(less) if less == int(less) else less)
     if isinstance(divisor, (int, float)):
         divisor = max(divisor, 0)
     variance = total / divisor

@@ -1,0 +1,163 @@
+"""Architectures from each framework on each device, compared with their framework.
+
+    python -m benchmarks.model_zoo [--only PATTERN] [--frameworks pytorch,onnx,jax,tflite] [--placements cpu]
+
+Each is compiled with the sizes of its publication, and with sizes that vary, which is called with two sets of
+them. Rows go to ``build/model-conformance.json``; with ``--markdown`` tables are written into a document. The
+exit code is 1 if something differs, fails or takes too long to compile. TFLite models come from a folder that
+``make_tflite.py`` writes, in an environment with TensorFlow; without it they are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import re
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import mansard
+from benchmarks.harness.conformance import write_section
+from benchmarks.model_zoo.cases import CASES, Case
+from benchmarks.model_zoo.report import SECONDS, section
+from benchmarks.model_zoo.routes import Route, routes
+from benchmarks.model_zoo.weights import Array
+
+TOLERANCE = 1e-4
+PLACEMENTS = {"cpu": ("cpu",), "vulkan": ("vulkan",), "split": ("cpu", "vulkan")}
+SHARE = 0.3
+"""Of the dispatches, that each device has at least in a split."""
+Row = dict[str, Any]
+
+
+def examine(case: Case, route: Route, placement: str) -> Row:
+    """Compile and call: dispatches, seconds and the largest relative error of a result."""
+    options = dict(route.options)
+    if placement == "split":
+        options["placement"] = mansard.PlacementOptions(min_share=SHARE)
+    else:
+        options["fallback"] = "error"
+    inputs = options.pop("inputs", None)
+    begin, processor = time.perf_counter(), time.process_time()
+    with mansard.compile(route.model, inputs, devices=PLACEMENTS[placement], cache=False, **options) as model:
+        seconds = time.perf_counter() - begin
+        row: Row = {
+            "dispatches": len(model.plan.decisions),
+            "devices": len({d.device for d in model.plan.decisions}),
+            "compile_s": round(seconds, 1),
+            "compile_processor_s": round(time.process_time() - processor, 1),
+            "errors": [],
+        }
+        for sizes in route.sizes:
+            arrays = route.inputs(case, sizes)
+            began = time.perf_counter()
+            results = _leaves(model(*arrays))
+            row["call_s"] = round(time.perf_counter() - began, 2)
+            row["errors"].append(_error(results, route.reference(arrays)))
+    right = max(row["errors"]) <= TOLERANCE and (placement != "split" or row["devices"] == 2)
+    return row | {"outcome": "passed" if right else "wrong"}
+
+
+def _leaves(results: Any) -> list[Array]:
+    return [np.asarray(r) for r in (results if isinstance(results, tuple | list) else [results])]
+
+
+def _error(results: list[Array], expected: list[Array]) -> float:
+    """The largest error, over the largest number of its result; integers have to be equal."""
+    worst = 0.0
+    for a, b in zip(results, expected, strict=True):
+        if a.shape != b.shape:
+            raise ValueError(f"a result of {a.shape}, not {b.shape}")
+        if b.dtype.kind in "iu":
+            worst = max(worst, float((a != b).any()))
+        else:
+            wide = a.astype(np.float64), b.astype(np.float64)
+            worst = max(worst, float(np.abs(wide[0] - wide[1]).max() / np.abs(wide[1]).max()))
+    return worst
+
+
+def rows_of(case: Case, framework: str, dynamic: bool, placements: list[str], folder: Path) -> list[Row]:
+    """The rows of a case in a framework."""
+    base = {"model": case.name, "framework": framework, "sizes": "open" if dynamic else "static"}
+    try:
+        route = routes()[framework](case, dynamic, folder)
+    except Exception as error:
+        return [base | {"placement": p} | _failure(error) for p in placements]
+    rows = []
+    for placement in placements if route is not None else []:
+        assert route is not None
+        try:
+            row = examine(case, route, placement)
+        except Exception as error:  # what a table is for
+            row = _failure(error)
+        rows.append(base | {"placement": placement} | row)
+        print(json.dumps(rows[-1]), flush=True)
+    return rows
+
+
+def _merged(earlier: list[Row], rows: list[Row]) -> list[Row]:
+    """The rows of two runs, in the order of cases and frameworks; the later run's where both have one."""
+    orders = ([case.name for case in CASES], list(routes()), ["static", "open"], list(PLACEMENTS))
+
+    def key(row: Row) -> tuple[int, ...]:
+        names = (row["model"], row["framework"], row["sizes"], row["placement"])
+        return tuple(order.index(name) for order, name in zip(orders, names, strict=True))
+
+    by_key = {key(row): row for row in (*earlier, *rows)}
+    return [by_key[k] for k in sorted(by_key)]
+
+
+def _compiles_soon(row: Row) -> bool:
+    """Within the limit, also where other programs delayed it."""
+    return min(row["compile_s"], row["compile_processor_s"]) <= SECONDS
+
+
+def _failure(error: Exception) -> Row:
+    traceback.print_exc()
+    return {"outcome": "failed", "detail": f"{type(error).__name__}: {' '.join(str(error).split())}"[:400]}
+
+
+def main() -> int:
+    """Run, print and write; returns an exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default="", help="architectures whose name has this regular expression")
+    parser.add_argument("--frameworks", default="pytorch,onnx,jax,tflite")
+    parser.add_argument("--placements", default=",".join(PLACEMENTS))
+    parser.add_argument("--sizes", default="static,open")
+    parser.add_argument("--tflite", type=Path, default=Path("build/model-zoo"))
+    parser.add_argument("--keep", action="store_true", help="rows of an earlier run that this does not make")
+    parser.add_argument("--json", type=Path, default=Path("build/model-conformance.json"))
+    parser.add_argument("--markdown", type=Path, help="document to write the tables into")
+    options = parser.parse_args()
+    rows: list[Row] = []
+    earlier = json.loads(options.json.read_text()) if options.keep and options.json.exists() else []
+    for case in CASES:
+        if not re.search(options.only, case.name):
+            continue
+        for framework in options.frameworks.split(","):
+            for sizes in options.sizes.split(","):
+                if sizes == "open" and not case.ranges:
+                    continue
+                with tempfile.TemporaryDirectory() as temporary:
+                    folder = options.tflite if framework == "tflite" else Path(temporary)
+                    placements = options.placements.split(",")
+                    rows += rows_of(case, framework, sizes == "open", placements, folder)
+                gc.collect()
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps(_merged(earlier, rows), indent=1) + "\n")
+    rows = _merged(earlier, rows)
+    if options.markdown:
+        write_section(options.markdown, section(rows), "models")
+    good = all(row["outcome"] == "passed" and _compiles_soon(row) for row in rows)
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

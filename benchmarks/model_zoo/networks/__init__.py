@@ -1,0 +1,1 @@
+"""The architectures, written once: against the vocabulary that each framework provides."""

@@ -1,0 +1,1 @@
+"""Decompositions of ops that torch-mlir lacks or lowers incorrectly, by family."""

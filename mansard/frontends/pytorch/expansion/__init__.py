@@ -1,0 +1,1 @@
+"""Calls of an exported program that are replaced before its decomposition, such as control flow."""

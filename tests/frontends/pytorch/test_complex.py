@@ -1,0 +1,50 @@
+"""Complex numbers inside of PyTorch models, and Fourier transforms, against PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from support.frontends.torch_import import import_and_check
+
+X = torch.randn(2, 8, 10, generator=torch.Generator().manual_seed(1))
+SIGNAL = torch.randn(2, 64, generator=torch.Generator().manual_seed(2))
+HANN = torch.hann_window(16)
+fft = torch.fft
+
+
+def rotated(x: torch.Tensor) -> torch.Tensor:
+    """Rotary embeddings as complex factors."""
+    angles = torch.arange(40.0).reshape(8, 5)
+    pairs = torch.view_as_complex(x.reshape(2, 8, 5, 2))
+    return torch.view_as_real(pairs * torch.polar(torch.ones(8, 5), angles)).flatten(2)
+
+
+def echo(x: torch.Tensor) -> torch.Tensor:
+    frames = torch.stft(x, 16, 8, window=HANN, return_complex=True)
+    return torch.istft(frames * 0.5, 16, 8, window=HANN, length=60)
+
+
+@pytest.mark.parametrize(
+    ("function", "x"),
+    [
+        (lambda x: (fft.rfft(x).abs(), fft.fft(x).angle(), fft.fft2(x).real), X),
+        (lambda x: (fft.ifft(fft.fft(x) * (1 + 2j)).imag, fft.fftshift(fft.fft2(x)).abs()), X),
+        (lambda x: fft.irfft2(fft.rfft2(x, norm="ortho") * 2, s=(8, 10), norm="ortho"), X),
+        (lambda x: (fft.irfft(fft.rfft(x[..., :9]), 9), fft.hfft(torch.complex(x, x))), X),
+        (rotated, X),
+        (lambda x: (torch.exp(1j * x).real, (x + 1j * x).conj().imag), X),
+        (lambda x: (torch.complex(x, x) @ torch.complex(x, -x).mT).imag, X),
+        (lambda x: torch.stft(x, 16, 8, window=HANN, return_complex=True).abs(), SIGNAL),
+        (
+            lambda x: torch.stft(x[0], 16, window=torch.ones(16), normalized=True, return_complex=False),
+            SIGNAL,
+        ),
+        (echo, SIGNAL),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*return_complex=False")
+def test_values_are_pairs(function: Callable[[torch.Tensor], Any], x: torch.Tensor) -> None:
+    import_and_check(function, x)
