@@ -66,7 +66,7 @@ def calibrate(
                 out.note(f"{result.device.id}: {figure} not measured: {reason}")
         skipped = simulated(device)
         for info in skipped:
-            out.note(f"{info.id}: {info.name} is simulated: its profile is its model, nothing was measured")
+            out.note(f"{info.id}: {info.name} is {info.kind}: its profile is its model, nothing was measured")
         out.result(
             {
                 "devices": [describe(result) for result in calibrations],
@@ -79,7 +79,7 @@ def present() -> list[str]:
     """The usable devices of this machine that compute."""
     from mansard.hal import registry
 
-    return [info.id for info in registry.devices() if info.supported and info.kind != "simulated"]
+    return [info.id for info in registry.devices() if info.supported and not info.is_stand_in]
 
 
 def simulated(names: Sequence[str] | None) -> list[DeviceInfo]:
@@ -87,7 +87,7 @@ def simulated(names: Sequence[str] | None) -> list[DeviceInfo]:
     from mansard.hal import registry
 
     infos = [registry.open_device(name).info for name in names] if names else registry.devices()
-    return [info for info in infos if info.kind == "simulated"]
+    return [info for info in infos if info.is_stand_in]
 
 
 def write(path: Path, text: str) -> None:

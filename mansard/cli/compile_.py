@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mansard.cli.bug_report import BugReport
+from mansard.cli.compilation.lower import lower
+from mansard.cli.compilation.quantisation import QuantizeOptions
 from mansard.cli.decisions import decided, totals
 from mansard.cli.explain import totals_table
 from mansard.cli.limits import LimitsOption
-from mansard.cli.lower import lower
 from mansard.cli.models import signature
 from mansard.cli.output import JsonOption, Output, si
 from mansard.cli.progress import progress_bar
@@ -25,7 +26,6 @@ from mansard.hal.device import HOST_DEVICE
 
 if TYPE_CHECKING:
     from mansard import Model, PlacementOptions
-    from mansard.passes.products.quantisation import Quantisation
 
 
 def compile_(
@@ -123,7 +123,9 @@ def compile_(
     quantize: Annotated[
         str | None,
         typer.Option(
-            metavar="KIND", help="Store the weights of products as integers: int8, int4 (docs/compiling.md)."
+            metavar="KIND",
+            help="Store the weights of products as integers: int8, int4 (docs/compiling.md). With "
+            "--calibration, the scheme: int8, int8-products, int16 or mixed (docs/quantise.md).",
         ),
     ] = None,
     group_size: Annotated[
@@ -147,6 +149,21 @@ def compile_(
         typer.Option(
             metavar="PATTERN", help="With --quantize, leave weights with such names: '*lm_head*'. Repeat."
         ),
+    ] = None,
+    calibration: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.npz",
+            help="With --quantize, samples by input name along the first axis: values become integers, too.",
+        ),
+    ] = None,
+    ranges: Annotated[
+        str | None,
+        typer.Option(metavar="METHOD", help="With --calibration: minmax, percentile or mse (the default)."),
+    ] = None,
+    budget: Annotated[
+        float | None,
+        typer.Option(help="With --quantize mixed, the part of the multiply-adds that may be wider: 0.1."),
     ] = None,
     no_check_indices: Annotated[
         bool,
@@ -225,13 +242,22 @@ def compile_(
             "devices": with_vulkan_abi(named, vulkan_dispatch_abi) or None,
             "target": with_vulkan_abi(target or (), vulkan_dispatch_abi) or None,
             "precision": precision,
-            "quantize": _quantisation(quantize, group_size, keep_weights, zero_points, quantize_activations),
             "check_indices": not no_check_indices,
             "cache": not no_cache,
             "start": start,
             "skip": tuple(skip_pass or ()),
             "dump": _folder_dump(dump),
         }
+        QuantizeOptions(
+            quantize,
+            group_size,
+            keep_weights or (),
+            zero_points,
+            quantize_activations,
+            calibration,
+            ranges,
+            budget,
+        ).apply(out, keywords)
         if stop_after is not None:
             with _reported(report, keywords):
                 lower(out, keywords, stop_after, output, with_weights=with_weights)
@@ -243,27 +269,6 @@ def compile_(
         placement = _placement(objective, pin, min_share, fallback, memory, split, colocate)
         with _reported(report, keywords) as reported:
             _compile(out, keywords, placement, tune, output, reported)
-
-
-def _quantisation(
-    kind: str | None, group_size: int | None, keep: Sequence[str] | None, zeros: bool, activations: bool
-) -> Quantisation | None:
-    """What --quantize and the options that refine it ask for."""
-    if kind is None:
-        if group_size is not None or keep or zeros or activations:
-            raise typer.BadParameter(
-                "--group-size, --zero-points, --quantize-activations and --keep-weights refine --quantize"
-            )
-        return None
-    import mansard
-
-    return mansard.quantize(
-        kind,
-        group_size=group_size,
-        symmetric=not zeros,
-        activations="int8" if activations else None,
-        keep=tuple(keep or ()),
-    )
 
 
 def _placement(

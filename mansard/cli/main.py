@@ -16,6 +16,7 @@ from mansard.cli import (
     demo,
     devices,
     explain,
+    reduce,
     run,
     sign,
     simulate,
@@ -87,6 +88,7 @@ def _main(
 
 app.command("devices")(devices.devices)
 app.command("compile")(compile_.compile_)
+app.command("reduce")(reduce.reduce)
 app.command("run")(run.run)
 app.command("bench")(bench.bench)
 app.command("calibrate")(calibrate.calibrate)

@@ -34,8 +34,9 @@ def simulate(
         typer.Option(
             "--profile",
             metavar="CHIP",
-            help="A TOML file with a table per device, or a shipped chip: apple-m2, jetson-agx-orin, rk3588, "
-            "snapdragon-8-gen-3. Default: this machine, with calibrated figures where there are any.",
+            help="A TOML file with a table per device, or a shipped chip: apple-m2, core-ultra-200v, "
+            "jetson-agx-orin, rk3588, snapdragon-8-gen-3. Default: this machine, with calibrated figures "
+            "where there are any.",
         ),
     ] = None,
     size: SizeOption = None,

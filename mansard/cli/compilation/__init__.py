@@ -1,0 +1,1 @@
+"""What `mansard compile` does besides: IR in the middle, quantisation."""

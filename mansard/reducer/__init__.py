@@ -1,0 +1,1 @@
+"""Failing models made small: `mansard reduce`."""
