@@ -37,14 +37,19 @@ from mansard.errors import (
     UnsupportedOpError,
     VerificationError,
     WaitTimeoutError,
+    WorkerCallError,
+    WorkerError,
+    WorkerLostError,
+    WorkerUnavailableError,
 )
 
 if TYPE_CHECKING:
-    from mansard.api import Explanation, Model, compile, devices, load, lower, quantize, tune  # noqa: A004
+    from mansard.api import Explanation, Model, compile, devices, load, lower, tune  # noqa: A004
     from mansard.dims import Dim
     from mansard.hal.registry import configure_driver
     from mansard.language import load_lm
     from mansard.placement import PlacementOptions
+    from mansard.quantisation import QuantizedModel, quantize
 
 __version__ = "0.1.0"
 
@@ -68,6 +73,7 @@ __all__ = [
     "OutOfMemoryError",
     "PlacementError",
     "PlacementOptions",
+    "QuantizedModel",
     "QueueFullError",
     "ShapeContractError",
     "SignatureError",
@@ -75,6 +81,10 @@ __all__ = [
     "UnsupportedOpError",
     "VerificationError",
     "WaitTimeoutError",
+    "WorkerCallError",
+    "WorkerError",
+    "WorkerLostError",
+    "WorkerUnavailableError",
     "compile",
     "configure_driver",
     "devices",
@@ -91,13 +101,14 @@ _LAZY = {
     "Explanation": "mansard.api",
     "Model": "mansard.api",
     "PlacementOptions": "mansard.placement",
+    "QuantizedModel": "mansard.quantisation",
     "compile": "mansard.api",
     "configure_driver": "mansard.hal.registry",
     "devices": "mansard.api",
     "load": "mansard.api",
     "load_lm": "mansard.language",
     "lower": "mansard.api",
-    "quantize": "mansard.api",
+    "quantize": "mansard.quantisation",
     "tune": "mansard.api",
 }
 

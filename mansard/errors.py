@@ -20,6 +20,10 @@ MansardError
 │   ├── OutOfMemoryError         an allocation did not fit
 │   ├── DeviceLostError          the device stopped answering
 │   └── ExecutionError           a submission failed; carried by its timeline point
+├── WorkerError                  a child process that runs a library for this one failed
+│   ├── WorkerUnavailableError   it cannot be started, or lacks a package
+│   ├── WorkerLostError          it died, took too long or was cancelled
+│   └── WorkerCallError          the library raised an exception
 ├── WaitTimeoutError             a timeline point was not reached in time
 ├── QueueFullError               the queue of calls of a model is full
 ├── DeadlineExceededError        a call did not complete by its deadline and was abandoned
@@ -53,6 +57,10 @@ __all__ = [
     "UnsupportedOpError",
     "VerificationError",
     "WaitTimeoutError",
+    "WorkerCallError",
+    "WorkerError",
+    "WorkerLostError",
+    "WorkerUnavailableError",
 ]
 
 
@@ -159,6 +167,29 @@ class DeviceLostError(DeviceError):
 
 class ExecutionError(DeviceError):
     """A submission failed while running."""
+
+
+class WorkerError(MansardError):
+    """A child process that runs a library for this one failed."""
+
+
+class WorkerUnavailableError(WorkerError):
+    """A child process cannot be started, or its environment lacks a package or has another version."""
+
+
+class WorkerLostError(WorkerError):
+    """A child process died, did not answer in time, or was ended to cancel its call."""
+
+
+class WorkerCallError(WorkerError):
+    """A function in a child process raised an exception.
+
+    ``exception`` is the name of its class, ``message`` its text, ``details`` the child's traceback.
+    """
+
+    def __init__(self, worker: str, function: str, exception: str, message: str, details: str) -> None:
+        self.exception, self.message, self.details = exception, message, details
+        super().__init__(f"{worker}: {function} raised {exception}: {message}")
 
 
 class WaitTimeoutError(MansardError, TimeoutError):

@@ -28,6 +28,9 @@ from mansard.ir.scalar import Apply, Arg, Const, Scalar, operands
 from mansard.ir.types import Linear, Value
 
 _LOW = -1e38
+FEW_ROWS = 16
+"""Up to this many query rows per head share a tile with those of the other heads on the same keys, of which
+each is then read about once."""
 
 Index = tuple[Linear, ...]
 """An op's own dims over the iteration dims of the last product."""

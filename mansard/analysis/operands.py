@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from mansard.analysis.linear import to_scalar
 from mansard.ir.ops import Generic, Op
-from mansard.ir.scalar import Apply, Arg, Gather, Scalar, count_ops, rewrite, walk
+from mansard.ir.scalar import Apply, Arg, Gather, Index, Scalar, count_ops, rewrite, walk
 from mansard.ir.scalar_ops import scalar_op
 from mansard.ir.types import IndexMap, Value
 
@@ -85,6 +86,43 @@ def tidy(op: Generic) -> Generic:
 def with_body(op: Generic, body: Scalar) -> Generic:
     """``op`` with another body over its operands, tidied; ``op`` itself when the body is its own."""
     return op if body is op.body else tidy(replace(op, body=body))
+
+
+def composed_reads(source: Generic, reads: IndexMap) -> list[IndexMap]:
+    """Where a map reads its operands, each through an IndexMap, if it is itself read at ``reads``."""
+    return [each.compose(reads.results) for each in source.maps if each is not None]
+
+
+def inlined(
+    op: Generic,
+    sources: Mapping[Value, Generic],
+    reads_of: Callable[[Generic, IndexMap], Sequence[IndexMap]] = composed_reads,
+) -> Generic:
+    """``op`` computing the maps ``sources`` at the places where it reads them; the same op if it reads none
+    through a map without padding. ``reads_of`` says where it then reads the operands of a map that it reads
+    at given places."""
+    inputs: list[Value] = list(op.inputs)
+    maps: list[IndexMap | None] = list(op.maps)
+
+    def leaf(node: Scalar) -> Scalar:
+        if not isinstance(node, Arg) or node.index >= len(op.inputs):
+            return node
+        source, reads = sources.get(op.inputs[node.index]), op.maps[node.index]
+        if source is None or reads is None or reads.fill is not None:
+            return node
+        first, places = len(inputs), [to_scalar(result) for result in reads.results]
+        inputs.extend(source.inputs)
+        maps.extend(reads_of(source, reads))
+
+        def moved(inner: Scalar) -> Scalar:
+            if isinstance(inner, Index):
+                return places[inner.dim]
+            return Arg(first + inner.index, inner.dtype) if isinstance(inner, Arg) else inner
+
+        return rewrite(source.body, moved)
+
+    body = rewrite(op.body, leaf)
+    return op if body is op.body else with_reads(op, inputs, maps, body)
 
 
 def with_reads(

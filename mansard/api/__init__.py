@@ -1,9 +1,8 @@
-"""What `import mansard` offers: `compile`, `load`, `lower`, `quantize`, `tune`, `devices`, and the
-`Model`."""
+"""What `import mansard` offers: `compile`, `load`, `lower`, `tune`, `devices`, and the `Model`."""
 
-from mansard.api.compilation import compile, lower, quantize, tune  # noqa: A004  # used as mansard.compile
+from mansard.api.compilation import compile, lower, tune  # noqa: A004  # used as mansard.compile
 from mansard.api.explanation import Explanation
 from mansard.api.loading import devices, load
 from mansard.api.model import Model
 
-__all__ = ["Explanation", "Model", "compile", "devices", "load", "lower", "quantize", "tune"]
+__all__ = ["Explanation", "Model", "compile", "devices", "load", "lower", "tune"]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from mansard.arguments import shown
 from mansard.errors import InputError
-from mansard.plan.interface import Interface, Parameter, Structure
+from mansard.plan.interface import Interface, Parameter, Structure, class_name
 
 _MISSING = object()
 _PLAIN = (bool, int, float, str, type(None))
@@ -138,7 +138,7 @@ def _taken_apart(structure: Structure, value: object, path: str) -> Sequence[obj
 
     register_caches()
     handler = pytree.SUPPORTED_NODES.get(type(value))
-    if handler is None or _type_name(type(value)) != structure.type:
+    if handler is None or class_name(type(value)) != structure.type:
         raise InputError(_mismatch(path, value, f"a {structure.type}"))
     children, context = handler.flatten_fn(value)
     if len(children) != len(structure.children) or json.dumps(context) != structure.value:
@@ -147,10 +147,6 @@ def _taken_apart(structure: Structure, value: object, path: str) -> Sequence[obj
         )
     parts: Sequence[object] = children
     return parts
-
-
-def _type_name(cls: type) -> str:
-    return f"{cls.__module__}:{cls.__qualname__}"
 
 
 def _mismatch(path: str, value: object, wanted: str) -> str:

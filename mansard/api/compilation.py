@@ -184,44 +184,6 @@ def lower(
         return compiler.lower_model(model, example_inputs, options=options, **given)
 
 
-def quantize(
-    kind: str,
-    *,
-    group_size: int | None = None,
-    symmetric: bool = True,
-    activations: str | None = None,
-    min_elements: int = 1 << 14,
-    tables: bool = False,
-    keep: Sequence[str] = (),
-) -> Quantisation:
-    """How `compile` stores the weights of products: as integers of 8 bits (``"int8"``) or 4 (``"int4"``).
-
-    ``group_size`` elements of a row (of one output) share a scale: by default 32 for int4 and all for int8;
-    0 means all. Where it does not divide the rows, a part of it does, or the last group is padded. Codes are
-    ``symmetric`` around zero or have zero points, which take one more byte for each group. Results differ
-    from the unquantised model's (docs/compiling.md), and more so with ``activations="int8"``, where what
-    weights are multiplied with is rounded to 8 bits in the same groups, at each call, so that products are
-    those of integers.
-
-    Weights of fewer than ``min_elements``, and those whose key (the parameter's name) matches a pattern of
-    ``keep``, stay as they are. ``tables`` quantises tables that are only looked up, too; a weight that serves
-    lookups and products is quantised in any case.
-
-    Raises CompileError for values out of range.
-    """
-    from mansard.passes.products.quantisation import quantisation
-
-    return quantisation(
-        kind,
-        group_size=group_size,
-        symmetric=boolean("symmetric", symmetric, CompileError),
-        activations=activations,
-        min_elements=min_elements,
-        tables=boolean("tables", tables, CompileError),
-        keep=texts("keep", keep, CompileError, "*lm_head*"),
-    )
-
-
 def _check(
     precision: str, start: str | None, *, cache: bool, dump: Dump | None, progress: Progress | None = None
 ) -> None:
@@ -321,7 +283,7 @@ def default_devices() -> tuple[str, ...]:
     """The first hardware device of each driver; the CPU always."""
     by_driver = {HOST_DEVICE: HOST_DEVICE}
     for info in _registry.devices():
-        if info.supported and info.kind not in ("software", "simulated"):
+        if info.supported and not info.is_stand_in and info.kind != "software":
             by_driver.setdefault(info.driver, info.id)
     return tuple(by_driver.values())
 

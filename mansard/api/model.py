@@ -25,6 +25,7 @@ from mansard.runtime.profiling.profile import Profile
 from mansard.runtime.session import MAX_IN_FLIGHT, MAX_QUEUED, Session, check_limits, dispatch_counts
 
 if TYPE_CHECKING:
+    from mansard.api.quantization import QuantizationReport
     from mansard.tuning import Tuning
 
 
@@ -241,6 +242,13 @@ class Model:
         """The dims that vary, with their contracts."""
         chosen = self.plan.chosen_dims
         return tuple(dim for dim in self.plan.dims if dim.name not in chosen)
+
+    @property
+    def quantization(self) -> QuantizationReport | None:
+        """What `mansard.quantize` did to the model: errors by layer, agreement, sizes; None for others."""
+        from mansard.api.quantization import report_of
+
+        return report_of(self.plan)
 
     @property
     def stats(self) -> Stats:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mansard.errors import MansardError
-from mansard.plan.interface import Structure
+from mansard.plan.interface import Structure, class_name
 from mansard.runtime.memory.tensors import Array, to_torch
 
 
@@ -112,4 +112,4 @@ def _loaded_class(name: str) -> Any:
     value: Any = sys.modules.get(module)
     for part in qualified.split("."):
         value = getattr(value, part, None)
-    return value if isinstance(value, type) and f"{value.__module__}:{value.__qualname__}" == name else None
+    return value if isinstance(value, type) and class_name(value) == name else None

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from mansard.dtypes import DType
 from mansard.errors import ArtifactError
+from mansard.hal.small_integers import pack_nibbles
 from mansard.plan.plan import WeightSpec
 
 PAGE = 4096
@@ -139,10 +140,9 @@ def storage(spec: WeightSpec, array: npt.NDArray[np.generic]) -> Bytes:
 
 
 def _pack_nibbles(flat: npt.NDArray[np.generic]) -> Bytes:
-    nibbles: Bytes = np.zeros(flat.size + flat.size % 2, dtype=np.uint8)
-    nibbles[: flat.size] = flat.astype(np.int8).view(np.uint8) & 0xF
-    packed: Bytes = np.bitwise_or(nibbles[0::2], nibbles[1::2] << np.uint8(4))
-    return packed
+    if flat.itemsize != 1:
+        flat = flat.astype(np.int8)
+    return pack_nibbles(flat.view(np.uint8))
 
 
 def parse_header(head: Bytes, size: int) -> tuple[int, dict[str, tuple[int, int]]]:

@@ -30,7 +30,7 @@ def calibrate(
     present, DeviceError if all are simulated.
     """
     opened = [registry.open_device(name) for name in names]
-    devices = [device for device in opened if device.info.kind != "simulated"]
+    devices = [device for device in opened if not device.info.is_stand_in]
     if opened and not devices:
         shown = ", ".join(f"{device.info.id} ({device.info.name})" for device in opened)
         raise DeviceError(

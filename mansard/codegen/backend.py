@@ -132,6 +132,10 @@ class Backend(abc.ABC):
         """Predicted seconds of a run of a region; None: the cost model's figure for its dispatches."""
         return None
 
+    def describe_region(self, region: Graph, target: KernelTarget) -> str:
+        """What `explain` says of a region beside its ops, such as the cycles that the toolchain expects."""
+        return ""
+
     def compile_region(self, region: Graph, target: KernelTarget) -> bytes:
         """The code of a region, of format ``region_format``, whose entry point is called ``region.name``.
 

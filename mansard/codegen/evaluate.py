@@ -9,6 +9,7 @@ import numpy as np
 
 from mansard import dims
 from mansard.analysis.affine import Affine
+from mansard.analysis.byte_rounding import ByteRounding, byte_rounding
 from mansard.analysis.linear import within
 from mansard.codegen import math
 from mansard.codegen.kernel import Binding, KernelBuilder, KValue, SharedMemory
@@ -75,6 +76,11 @@ class Evaluator(Positions):
         self.reduced: dict[Generic, KValue] = {}
         self.specialised: Mapping[Generic, Generic] = {}
         """Ops specialised to the current piece of a loop (`mansard.codegen.loop_partition`)."""
+        self.piece: tuple[int, int, int] | None = None
+        """That loop, and the first iteration of the piece and the one after it."""
+        self.blocks: Mapping[int, tuple[KValue, int]] = {}
+        """Loops that run inside a block: its first index, which is a multiple of its size, and its size. Of
+        pages that hold whole blocks, the number is then computed once a block."""
 
     # Scopes ---------------------------------------------------------------------------------
     @contextmanager
@@ -323,8 +329,15 @@ class Evaluator(Positions):
                 return b.cast(self.dim(node.value), DType.I64)
             case Gather():
                 return self._gather(op, node, index, done)
+            case Apply(op=("shr" | "and")) if (place := self._paged(op, node, index)) is not None:
+                return place
             case Apply():
                 return math.apply_in_body(b, node.op, [done[id(k)] for k in node.args])
+            case Cast() if (rounding := self._byte_rounding(node)) is not None:
+                x = done[id(rounding.x)]
+                if x.type.lanes > 1:
+                    return b.round_bytes(x, node.dtype, rounding.zero, rounding.low, rounding.high)
+                return b.cast(done[id(node.arg)], node.dtype)
             case Cast():
                 value = b.cast(done[id(node.arg)], register_dtype(node.dtype))
                 if node.dtype in _NARROW:  # rounding to the narrow type is part of the meaning
@@ -332,6 +345,38 @@ class Evaluator(Positions):
                 return value
             case Bitcast():
                 return self._bitcast(node, done[id(node.arg)])
+
+    def _byte_rounding(self, node: Cast) -> ByteRounding | None:
+        return byte_rounding(node) if self.b.rounds_bytes else None
+
+    def _paged(self, op: Generic, node: Apply, index: Sequence[Linear]) -> KValue | None:
+        """The page of an index inside a block (``index >> shift``), or its place in that page (``index &
+        mask``), from those of the block's first; None where the index may leave the page."""
+        split = page_split(node)
+        if split is None:
+            return None
+        dim, page = split
+        position = index[dim]
+        loops = [loop for loop, _ in position.terms if loop in self.blocks]
+        if len(loops) != 1 or not dims.is_one(dict(position.terms)[loops[0]]):
+            return None
+        (loop,) = loops
+        block_first, size = self.blocks[loop]
+        others = (position.offset, *(c for each, c in position.terms if each != loop))
+        if page % size or any(dims.exact_div(c, size) is None for c in others):
+            return None
+        b, here = self.b, self.lanes_of(position)
+        with self.scope():
+            self.vector = None
+            self.bind([loop], block_first)
+            first = self.lanes_of(position)
+        literal = b.const(page.bit_length() - 1 if node.op == "shr" else page - 1, DType.I64)
+        result = b.binary(node.op, b.cast(first, DType.I64), literal)
+        if node.op == "shr":
+            return result
+        lanes = here.type.lanes
+        behind = b.cast(b.sub(here, b.splat(first, lanes)), DType.I64)
+        return b.add(b.splat(result, lanes), behind)
 
     def _bitcast(self, node: Bitcast, value: KValue) -> KValue:
         if node.arg.dtype in _NARROW or node.dtype in _NARROW:
@@ -367,15 +412,29 @@ class Evaluator(Positions):
             computed = b.mul(computed, self.dim(extent))
             step = dims.mul(step, extent)
             linear = affine.linear(scalar)
-            if linear is not None and within(linear, op.extents, extent):
+            if linear is not None and self._is_inside(linear, op, index, extent):
                 inside = inside.plus(linear.compose(index))
                 continue
-            low = b.const(0, DType.I64)
-            high = b.cast(self.dim(dims.add(extent, -1)), DType.I64)
             position = done[id(scalar)]
-            clamped = b.cast(b.binary("max", b.binary("min", position, high), low), b.index)
-            computed, step = b.add(computed, clamped), 1
+            if not _masked_within(scalar, extent):
+                low = b.const(0, DType.I64)
+                high = b.cast(self.dim(dims.add(extent, -1)), DType.I64)
+                position = b.binary("max", b.binary("min", position, high), low)
+            computed, step = b.add(computed, b.cast(position, b.index)), 1
         return inside, computed, step
+
+    def _is_inside(self, at: Linear, op: Generic, index: Sequence[Linear], extent: DimLike) -> bool:
+        """Whether an index is known to be below ``extent``, at all points of an op or at those of the current
+        piece of a loop."""
+        if within(at, op.extents, extent):
+            return True
+        place = at.compose(index)
+        if self.piece is None or [loop for loop, _ in place.terms] != [self.piece[0]]:
+            return False
+        ends = [
+            dims.add(place.offset, dims.mul(place.terms[0][1], i)) for i in (self.piece[1], self.piece[2] - 1)
+        ]
+        return all(isinstance(end, int) and isinstance(extent, int) and 0 <= end < extent for end in ends)
 
     def gathered(self, root: Root, node: Gather) -> KValue:
         """The computed part of the place that a gather reads (`Nest.gather_place`), at the bound loops."""
@@ -394,3 +453,22 @@ class Evaluator(Positions):
         for child in walk(node):
             done[id(child)] = self._node(root.op, child, root.index, done)
         return done[id(node)]
+
+
+def page_split(node: Scalar) -> tuple[int, int] | None:
+    """The dim and the size of pages, a power of two, of a node that is the page ``index >> shift`` of an
+    index or its place in the page, ``index & (size - 1)``; else None."""
+    if not (isinstance(node, Apply) and node.op in ("shr", "and")):
+        return None
+    index, literal = node.args
+    if not (isinstance(index, Index) and isinstance(literal, Const)):
+        return None
+    size = 1 << int(literal.value) if node.op == "shr" else int(literal.value) + 1
+    return (index.dim, size) if size > 1 and size & (size - 1) == 0 else None
+
+
+def _masked_within(node: Scalar, extent: DimLike) -> bool:
+    """Whether an index is masked by a literal that is below an extent."""
+    if not (isinstance(node, Apply) and node.op == "and" and isinstance(node.args[1], Const)):
+        return False
+    return 0 <= int(node.args[1].value) < dims.bounds(extent)[0]

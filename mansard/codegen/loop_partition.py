@@ -28,7 +28,7 @@ from mansard.ir.scalar import Apply, Arg, walk
 from mansard.ir.scalar_ops import COMPARE
 from mansard.ir.types import Linear
 
-MAX_PIECES = 4
+MAX_PIECES = 8
 """Pieces of a loop; with more, kernels grow and nothing is gained."""
 
 

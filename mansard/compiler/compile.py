@@ -145,7 +145,7 @@ def _import(
 
 
 def _compile(graph: Graph, options: CompileOptions, timer: StageTimer) -> CompiledModel:
-    compiled = replace(_compile_graph(graph, options, timer), interface=graph.interface)
+    compiled = replace(_compile_graph(graph, options, timer), interface=graph.interface, notes=graph.notes)
     with timer.stage("schedule"):
         return build_model(compiled, options, timer.timings)
 

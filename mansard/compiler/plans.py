@@ -27,6 +27,8 @@ class CompiledGraph:
     placed: PlacedGraph
     variants: Sequence[tuple[Sequence[CompileTarget], Executables]]
     interface: Interface | None = None
+    notes: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """What the plan's info says of the graph."""
 
 
 def build_model(
@@ -86,7 +88,11 @@ def _plan(compiled: CompiledGraph, files: SharedFiles, options: CompileOptions) 
         for number, (targets, kernels) in enumerate(compiled.variants)
     )
     return dataclasses.replace(
-        first, variants=tuple(others), prediction=placed.prediction, interface=compiled.interface
+        first,
+        variants=tuple(others),
+        prediction=placed.prediction,
+        interface=compiled.interface,
+        info={**first.info, **compiled.notes},
     )
 
 

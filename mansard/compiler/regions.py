@@ -37,8 +37,7 @@ def partition_graph(graph: Graph, targets: Sequence[CompileTarget]) -> Mapping[s
         for region in partition.regions:
             conflict = _conflict(graph, region, taken)
             if conflict is None:
-                seconds = _estimate(graph, region, target)
-                regions.append(dataclasses.replace(region, seconds=seconds))
+                regions.append(_priced(graph, region, target))
             else:
                 reasons.update(dict.fromkeys(region.ops, conflict))
         taken += regions
@@ -80,14 +79,14 @@ def _partition(graph: Graph, target: CompileTarget) -> Partition | None:
     return partition
 
 
-def _estimate(graph: Graph, region: Region, target: CompileTarget) -> float | None:
-    part = extract(graph, region.ops, "region")
-    seconds = _call(
-        target.backend, "price a region", lambda: target.backend.estimate_region(part, target.kernel)
-    )
+def _priced(graph: Graph, region: Region, target: CompileTarget) -> Region:
+    """A region with what its backend says of it."""
+    part, backend = extract(graph, region.ops, "region"), target.backend
+    seconds = _call(backend, "price a region", lambda: backend.estimate_region(part, target.kernel))
     if seconds is not None and not 0 <= seconds < float("inf"):
-        raise CompileError(f"backend {target.backend.name!r} prices a region at {seconds} seconds")
-    return seconds
+        raise CompileError(f"backend {backend.name!r} prices a region at {seconds} seconds")
+    note = _call(backend, "describe a region", lambda: backend.describe_region(part, target.kernel))
+    return dataclasses.replace(region, seconds=seconds, note=note)
 
 
 def _invalid(graph: Graph, partition: Partition) -> str | None:

@@ -63,7 +63,7 @@ class Result:
 
 def usable_devices() -> list[DeviceInfo]:
     """Every usable device that computes (simulated ones do not)."""
-    return [info for info in registry.devices() if info.supported and info.kind != "simulated"]
+    return [info for info in registry.devices() if info.supported and not info.is_stand_in]
 
 
 def run_demo(sentences: Sequence[str], options: Options, progress: Progress | None = None) -> Result:
@@ -153,9 +153,7 @@ def notes(present: Sequence[DeviceInfo], devices: Sequence[str]) -> tuple[str, .
     used = [info for info in present if info.id in devices]
     lines = []
     if all(info.driver == HOST_DEVICE for info in used):
-        other = [
-            info for info in registry.devices() if info.driver != HOST_DEVICE and info.kind != "simulated"
-        ]
+        other = [info for info in registry.devices() if info.driver != HOST_DEVICE and not info.is_stand_in]
         reasons = "; ".join(f"{info.id}: {', '.join(info.reasons)}" for info in other if info.reasons)
         chosen = len(used) < len(present)
         why = "as requested" if chosen else (reasons or "no GPU driver was found")

@@ -46,6 +46,8 @@ class Graph:
     interface: Interface | None = None
     """How the model is called in its framework. Passes leave inputs and outputs, and so this, alone; text and
     files of a Graph do not hold it."""
+    notes: Mapping[str, str] = field(default_factory=dict)
+    """What a compiled model's `Plan.info` shall say of it. Text and files of a Graph do not hold them."""
 
     def producers(self) -> dict[Value, Op]:
         """The op that defines each value."""

@@ -19,7 +19,8 @@ class Panels:
     ``columns`` is (extent, stride in elements) of the loop over outputs in the dense constant, and
     ``reduced`` the same of the reduced loops, outermost first; together they walk it once. A panel
     is what a register tile of ``width`` columns reads, from its first to its last byte. ``group`` > 1
-    puts that many reduced positions of a column side by side, as dot-product instructions want them.
+    puts that many reduced positions of a column side by side, as dot-product instructions want them. Groups
+    begin anew with every run of the innermost reduced loop: zeros fill up its last one.
     """
 
     columns: tuple[int, int]
@@ -28,14 +29,23 @@ class Panels:
     group: int = 1
 
     @property
+    def run(self) -> int:
+        """Positions of the innermost reduced loop with the zeros that fill up its last group."""
+        return -(-self._inner // self.group) * self.group
+
+    @property
+    def _inner(self) -> int:
+        return self.reduced[-1][0] if self.reduced else 1
+
+    @property
     def depth(self) -> int:
-        """Reduced positions, unpadded."""
-        return int(np.prod([extent for extent, _ in self.reduced], dtype=np.int64))
+        """Reduced positions with these zeros."""
+        return int(np.prod([extent for extent, _ in self.reduced[:-1]], dtype=np.int64)) * self.run
 
     @property
     def shape(self) -> tuple[int, ...]:
         """(panels, groups of reduced positions, width), and the group where there is one."""
-        shape = (-(-self.columns[0] // self.width), -(-self.depth // self.group), self.width)
+        shape = (-(-self.columns[0] // self.width), self.depth // self.group, self.width)
         return shape if self.group == 1 else (*shape, self.group)
 
     def pack(self, dense: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
@@ -48,9 +58,10 @@ class Panels:
             [step * flat.itemsize for _, step in loops],
             writeable=False,
         )
-        depth, (columns, _) = self.depth, self.columns
+        (columns, _), inner = self.columns, self._inner
         panels, groups = self.shape[:2]
-        padded = np.zeros((groups * self.group, panels * self.width), dense.dtype)
-        padded[:depth, :columns] = walked.reshape(depth, columns)
+        runs = int(np.prod([extent for extent, _ in self.reduced[:-1]], dtype=np.int64))
+        padded = np.zeros((runs, self.run, panels * self.width), dense.dtype)
+        padded[:, :inner, :columns] = walked.reshape(runs, inner, columns)
         split = padded.reshape(groups, self.group, panels, self.width)
         return np.ascontiguousarray(split.transpose(2, 0, 3, 1)).reshape(self.shape)

@@ -21,6 +21,8 @@ class Region:
     ops: frozenset[Op]
     seconds: float | None = None
     """Predicted seconds of a run, by the backend that compiles it; None: by the cost model."""
+    note: str = ""
+    """What the backend says of the region, for those who read decisions."""
 
     def holds(self, ops: Collection[Op]) -> bool:
         """Whether all of ``ops`` that compute anything are in the region."""

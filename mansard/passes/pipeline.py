@@ -29,6 +29,7 @@ from mansard.passes.canonical.masks import merge_masks
 from mansard.passes.canonical.settle_asserts import drop_index_asserts, settle_asserts
 from mansard.passes.canonical.simplify import simplify
 from mansard.passes.canonical.unique_indices import mark_unique_indices
+from mansard.passes.canonical.unit_dims import read_through_unit_dims
 from mansard.passes.canonical.unpack_states import unpack_states
 from mansard.passes.canonical.views import simplify_views
 from mansard.passes.fusion.fuse import fuse
@@ -45,11 +46,14 @@ from mansard.passes.parallel.large_constants import split_large_constants
 from mansard.passes.parallel.split_attention import split_attention
 from mansard.passes.parallel.split_reduction import split_reductions
 from mansard.passes.pass_manager import Fixpoint, PassStep, Step, with_unique_names
+from mansard.passes.products.byte_readers import read_bytes
 from mansard.passes.products.demote import demote_products
+from mansard.passes.products.factor_scales import factor_scales
 from mansard.passes.products.fold_scales import fold_scales
 from mansard.passes.products.integer_products import demote_integers
 from mansard.passes.products.quantisation import Quantisation
 from mansard.passes.products.quantised_products import quantised_products
+from mansard.passes.products.requantisation import fold_requantisation
 from mansard.passes.products.weight_only import quantise_weights
 
 
@@ -150,11 +154,17 @@ def pipeline(settings: PipelineSettings | None = None) -> tuple[Step, ...]:
         # -- Products: in the canonical form a product, its scale and its shift stand next to each other
         # Before channels_last, so that a weight takes its scale before anything permutes it.
         PassStep(fold_scales),
+        # Before attention is recognised, in whose kernel a scale of the scores costs nothing.
+        PassStep(factor_scales),
         # Before channels_last: a window that reads its padding itself has one layout less to agree with.
-        PassStep(read_padding),
+        # Where GPUs take part they read it with what they stage.
+        PassStep(partial(read_padding, stored_bytes=not s.gpu)),
         # Before folding: zero points leave sums over weights, which are constants.
         PassStep(demote_integers),
         PassStep(fold_constants),
+        PassStep(read_bytes),
+        # Once the sums over weights are constants, like biases and scales.
+        PassStep(fold_requantisation),
         # Before channels_last, which considers the readers of a value: only real ones may count.
         PassStep(eliminate_dead),
         # -- Layout --------------------------------------------------------------------------------
@@ -173,6 +183,8 @@ def pipeline(settings: PipelineSettings | None = None) -> tuple[Step, ...]:
         PassStep(eliminate_dead, when=bf16),
         # After every pass that replaces weights: a weight is laid out once, in its final type and shape.
         PassStep(partial(lay_out_weights, shared=s.shared)),
+        # After the layout, which moves such dims; before attention is recognised.
+        PassStep(read_through_unit_dims),
         # -- Parallelism: after the layout, which decides what a long line or a row of keys is -----
         # Where CPUs share the model, an attention stays whole for them.
         PassStep(
@@ -237,6 +249,13 @@ def canonical_steps() -> tuple[Step, ...]:
     """The part of the pipeline that brings an imported graph to the canonical form."""
     steps = pipeline()
     return steps[: _index(steps, "canonicalise.3") + 1]
+
+
+def quantisable_steps() -> tuple[Step, ...]:
+    """The part of the pipeline that brings an imported graph to the form in which it is quantised: canonical,
+    with scales in weights."""
+    steps = pipeline()
+    return (*steps[: _index(steps, "fold_scales") + 1], PassStep(eliminate_dead))
 
 
 def _index(steps: Sequence[Step], name: str) -> int:

@@ -23,6 +23,9 @@ class Backend:
     def estimate_region(self, region, target):
         return float(len(region.ops))
 
+    def describe_region(self, region, target):
+        return ""
+
 
 def partitions(graph, *backends):
     targets = [SimpleNamespace(name=b.name, backend=b, kernel=None) for b in backends]

@@ -41,6 +41,15 @@ def test_groups_put_reduced_positions_side_by_side():
     np.testing.assert_array_equal(packed[0, 2, 0], [dense[4, 0], 0])
 
 
+def test_groups_begin_anew_with_every_run_of_the_innermost_loop():
+    dense = np.arange(18, dtype=np.int8).reshape(2, 3, 3)  # rows of taps, taps, columns
+    panels = Panels((3, 1), ((2, 9), (3, 3)), width=4, group=4)
+    assert (panels.run, panels.depth) == (4, 8)
+    packed = panels.pack(dense)
+    assert packed.shape == panels.shape == (1, 2, 4, 4)
+    np.testing.assert_array_equal(packed[0, 1, 2], [*dense[1, :, 2], 0])
+
+
 def test_only_constants_with_one_reader_may_be_packed():
     b = GraphBuilder()
     x = b.input("x", (8, 4), F32)

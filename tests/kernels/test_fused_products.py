@@ -7,8 +7,10 @@ from support.graphs import F32
 
 from mansard.codegen.schedules.gpu.gemv import fused
 from mansard.codegen.schedules.gpu.gemv.fused import FusedTile
+from mansard.codegen.schedules.gpu.gemv.parts import parts_of
 from mansard.compiler import CompileOptions
 from mansard.compiler.compile import lower_graph
+from mansard.drivers.vulkan.compiler import BACKEND
 from mansard.dtypes import DType
 from mansard.ir import GraphBuilder, IndexMap, Linear
 from mansard.ir.quantised_weight import GroupFactor, QuantisedWeight, product
@@ -126,6 +128,16 @@ def test_every_choice_of_parameters(vulkan, monkeypatch, tile, rows):
     graph = _graph(rows, 39, 1056, DType.BF16, gated=True)
     inputs = [(RNG.standard_normal(v.type.shape) / 4).astype(v.type.dtype.numpy) for v in graph.inputs]
     check(graph, inputs, vulkan, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("columns", "tile"), [(151936, (4, 2)), (4096, (1, 4))])
+def test_many_outputs_share_what_is_read_of_the_row(columns, tile):
+    graph = _graph(1, columns, 1024, DType.BF16)
+    (dispatch,) = lower_graph(graph, CompileOptions(targets=("vulkan:h200",))).dispatches
+    parts = parts_of(dispatch)
+    assert parts is not None
+    chosen = fused.default_tile(parts, BACKEND.parse_target("vulkan:h200"))
+    assert (chosen.columns, chosen.unroll) == tile
 
 
 def test_many_rows_and_open_numbers_of_rows_stay_apart():

@@ -8,9 +8,11 @@ from support.graph_runner import check, compare, compiled, outputs
 from support.graphs import A0, A1, F32, maps, op, softmax, unary
 
 from benchmarks.kernels.decoder_layers import Shape, decoder
+from mansard import dims
 from mansard.compiler import CompileOptions
 from mansard.compiler.compile import lower_graph
 from mansard.compiler.identity import dispatch_from_data, dispatch_key, dispatch_to_data
+from mansard.dims import Dim
 from mansard.dtypes import DType
 from mansard.ir import GraphBuilder, IndexMap
 from mansard.ir.interpreter.graph import interpret
@@ -48,6 +50,23 @@ def test_parts_of_different_kinds(vulkan):
     (dispatch,) = _lowered(graph, vulkan)
     assert len(dispatch.parts) == 3
     check(graph, [_random(11, 24), _random(3, 700), _random(5, 7)], vulkan)
+
+
+@pytest.mark.vulkan
+def test_parts_of_varying_sizes(vulkan):
+    length = dims.symbol(Dim("length", 1, 8, typical=4))
+    b = GraphBuilder()
+    short, long, plain = (
+        b.input(name, shape, F32)
+        for name, shape in (("a", (dims.mul(length, 3), 24)), ("b", (length, 700)), ("c", (length, 7)))
+    )
+    graph = b.build([softmax(b, short), softmax(b, long), unary(b, "exp", plain)])
+    (dispatch,) = _lowered(graph, vulkan)
+    assert len(dispatch.parts) == 3
+    with compiled(graph, vulkan) as model:
+        for rows in (5, 1, 8):
+            inputs = [_random(3 * rows, 24), _random(rows, 700), _random(rows, 7)]
+            compare(outputs(model, inputs), interpret(graph, inputs))
 
 
 @pytest.mark.vulkan

@@ -91,8 +91,10 @@ class _Workgroup:
     def chosen(self, value: KValue, active: Array, new: Array, old: Array) -> Array:
         if value.type.matrix is None:
             return np.where(active[:, None], new, old)
-        assert active.all() or not active.any(), "matrices are handled by all invocations together"
-        return new
+        subgroups = active.reshape(-1, self.subgroup)
+        whole = subgroups.all(1)
+        assert (whole | ~subgroups.any(1)).all(), "matrices are handled by all invocations of a subgroup"
+        return np.where(whole[:, None, None], new, old)
 
     def inst(self, inst: Inst, mask: Array) -> None:
         if inst.op in ("store", "store_lane", "matrix_store"):

@@ -65,6 +65,8 @@ class KernelBuilder:
         self._block = Block()
         self._root = self._block
         self._next = first_id
+        self.rounds_bytes = False
+        """Whether the code generator has ``round_bytes``."""
         self._exact = False
         self._constants: dict[int, float | int | bool] = {}
         self._unpacked: dict[int, tuple[KValue, DType, int]] = {}  # results of unpack, by what they are of
@@ -278,6 +280,10 @@ class KernelBuilder:
         if known is not None:
             return a if known else b
         return self.inst("select", (condition, a, b), a.type)
+
+    def round_bytes(self, x: KValue, dtype: DType, zero: int, low: int, high: int) -> KValue:
+        """``min(max(round(x) + zero, low), high)`` of a vector of f32 as i8 or u8, 0 for NaN (CPU only)."""
+        return self.inst("round_bytes", (x,), KType(dtype, x.type.lanes), zero=zero, low=low, high=high)
 
     def cast(self, a: KValue, dtype: DType) -> KValue:
         """Numeric conversion; nothing when the type is the same."""

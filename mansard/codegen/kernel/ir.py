@@ -38,6 +38,8 @@ prefetch           [index]; attrs memory: a hint that the element is read soon; 
                    the memory; no result
 sqrt floor ceil    float; round is half to even
 round trunc
+round_bytes        [vector of f32] to i8 or u8; attrs zero, low, high: ints:
+                   min(max(round(x) + zero, low), high), and 0 for NaN; CPU only
 exp2_native        f32, the hardware's power of two: within 3 + 2 * |x| ulp; GPU only
 and or xor not     int or bool
 shl shr            int; shr is arithmetic on signed types; the amount is below the width

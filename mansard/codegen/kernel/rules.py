@@ -187,6 +187,18 @@ def _prefetch(v: InstCheck, inst: Inst) -> None:
     v.require(is_scalar_int(inst.args[0].type), "the index is not a scalar i32 or i64")
 
 
+def _round_bytes(v: InstCheck, inst: Inst) -> None:
+    x, type_ = inst.args[0].type, v.result(inst)
+    v.require(x.dtype is DType.F32 and x.lanes > 1, "the operand is no vector of f32")
+    v.require(
+        type_.dtype in (DType.I8, DType.U8) and type_.lanes == x.lanes, "the result is not as many bytes"
+    )
+    low, high = inst.attrs.get("low"), inst.attrs.get("high")
+    least = -128 if type_.dtype is DType.I8 else 0
+    inside = isinstance(low, int) and isinstance(high, int) and least <= low <= high <= least + 255
+    v.require(inside and isinstance(inst.attrs.get("zero"), int), "no limits of that type, or no zero point")
+
+
 def _bits(v: InstCheck, inst: Inst) -> None:
     v.require(not _same(v, inst).dtype.is_float, "bit operation on a float")
 
@@ -314,6 +326,7 @@ RULES: dict[str, tuple[int, bool, _Rule]] = {
     "atomic": (2, False, _atomic),
     "store_lane": (3, False, _store_lane),
     "barrier": (0, False, _nothing),
+    "round_bytes": (1, True, _round_bytes),
     "fma": (3, True, _float),
     "dot": (3, True, _dot),
     "dot_bytes": (3, True, _dot_bytes),

@@ -12,6 +12,7 @@ from mansard.codegen.llvm.dots import emit_dot
 from mansard.codegen.llvm.function import FunctionEmitter
 from mansard.codegen.llvm.memory import emit_atomic, emit_load, emit_prefetch, emit_store
 from mansard.codegen.llvm.nibbles import emit_nibbles
+from mansard.codegen.llvm.round_bytes import emit_round_bytes
 from mansard.codegen.math import rounding
 from mansard.dtypes import DType
 from mansard.errors import CodegenError
@@ -316,6 +317,7 @@ _RULES: dict[str, _Rule] = {
     "dot": emit_dot,
     "sqrt": _sqrt,
     **dict.fromkeys(_ROUNDING, _round),
+    "round_bytes": emit_round_bytes,
     "not": _not,
     **dict.fromkeys(_FLOAT_COMPARE, _compare),
     "select": _select,

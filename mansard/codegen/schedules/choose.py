@@ -18,6 +18,7 @@ from mansard.codegen.schedules.cpu import choose as cpu
 from mansard.codegen.schedules.gpu import choose as gpu
 from mansard.codegen.schedules.gpu import side_by_side
 from mansard.codegen.schedules.gpu.attention import attention as gpu_attention
+from mansard.codegen.schedules.gpu.gemm import joined
 from mansard.codegen.schedules.gpu.gemv import fused
 from mansard.codegen.schedules.gpu.gemv.parts import parts_of
 from mansard.ir.dispatch import Dispatch
@@ -41,7 +42,9 @@ def schedule(
         return cpu_attention.schedule(dispatch, attention, target, name)
     parts = parts_of(dispatch)
     if parts is not None:
-        return fused.schedule(parts, target, name)
+        if fused.applies(parts, target):
+            return fused.schedule(parts, target, name)
+        return joined.schedule(parts, target, name)
     nest = Nest(dispatch)
     chosen = choose(nest, target)
     tunable = _tunable(chosen, target)
@@ -93,7 +96,9 @@ def takes_products(dispatch: Dispatch, target: KernelTarget) -> bool:
     """Whether a target has a kernel for several products of the same rows, or one with what computes its
     rows."""
     parts = parts_of(dispatch)
-    return parts is not None and target.is_gpu and fused.applies(parts, target)
+    if parts is None or not target.is_gpu:
+        return False
+    return fused.applies(parts, target) or joined.applies(parts, target)
 
 
 def takes_parts(dispatch: Dispatch, target: KernelTarget) -> bool:

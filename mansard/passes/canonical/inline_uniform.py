@@ -15,13 +15,10 @@ To compute such an element costs less than to store and read it, and schedules s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from mansard.analysis.linear import to_scalar
-from mansard.analysis.operands import is_light, with_reads
+from mansard.analysis.operands import inlined, is_light
 from mansard.ir.graph import Graph
 from mansard.ir.ops import Generic, Op
-from mansard.ir.scalar import Arg, Gather, Index, Scalar, rewrite, walk
+from mansard.ir.scalar import Gather, walk
 from mansard.ir.types import IndexMap, Value
 from mansard.passes.canonical.fold_constants import GENERATED_OPS
 
@@ -31,7 +28,7 @@ def inline_uniform(graph: Graph) -> Graph:
     uniform: dict[Value, Generic] = {}
     ops: list[Op] = []
     for op in graph.ops:
-        new = _inline(op, uniform) if isinstance(op, Generic) else op
+        new = inlined(op, uniform, _anywhere) if isinstance(op, Generic) else op
         if isinstance(new, Generic) and is_uniform(new):
             uniform[new.output] = new
         ops.append(new)
@@ -51,26 +48,6 @@ def is_uniform(op: Generic) -> bool:
     return is_light(op.body, GENERATED_OPS)
 
 
-def _inline(op: Generic, uniform: Mapping[Value, Generic]) -> Generic:
-    inputs: list[Value] = list(op.inputs)
-    maps: list[IndexMap | None] = list(op.maps)
-
-    def leaf(node: Scalar) -> Scalar:
-        if not isinstance(node, Arg) or node.index >= len(op.inputs):
-            return node
-        source, reads = uniform.get(op.inputs[node.index]), op.maps[node.index]
-        if source is None or reads is None or reads.fill is not None:
-            return node
-        first, places = len(inputs), [to_scalar(result) for result in reads.results]
-        inputs.extend(source.inputs)
-        maps.extend(IndexMap.of_dims([None] * v.type.rank) for v in source.inputs)
-
-        def moved(inner: Scalar) -> Scalar:
-            if isinstance(inner, Index):
-                return places[inner.dim]
-            return Arg(first + inner.index, inner.dtype) if isinstance(inner, Arg) else inner
-
-        return rewrite(source.body, moved)
-
-    body = rewrite(op.body, leaf)
-    return op if body is op.body else with_reads(op, inputs, maps, body)
+def _anywhere(source: Generic, reads: IndexMap) -> list[IndexMap]:
+    """Where the operands of a map of single elements are read."""
+    return [IndexMap.of_dims([None] * value.type.rank) for value in source.inputs]

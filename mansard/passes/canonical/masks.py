@@ -16,14 +16,13 @@ those are fused is decided by another pass.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
-from mansard.analysis.operands import tidy
+from mansard.analysis.operands import inlined
 from mansard.dtypes import DType
 from mansard.ir.graph import Graph
 from mansard.ir.ops import Generic, Op
-from mansard.ir.scalar import Apply, Arg, Const, Scalar, count_ops, rewrite, walk
-from mansard.ir.types import IndexMap, Value
+from mansard.ir.scalar import Apply, Arg, Const, count_ops, walk
+from mansard.ir.types import Value
 from mansard.passes.canonical.simplify import simplify_op
 
 _DEPTH = 3
@@ -61,30 +60,10 @@ def _merged(op: Generic, masks: Mapping[Value, Generic], users: Mapping[Value, S
         return op
     new = op
     for _ in range(_DEPTH):
-        new = _inlined(new, masks)
+        new = inlined(new, masks)
     simple = simplify_op(new)
     assert isinstance(simple, Generic)
     alone = all(len(users[v]) == 1 for v in op.inputs if v in masks)
     if count_ops(simple.body) > count_ops(op.body) or not (alone or set(simple.inputs) <= set(op.inputs)):
         return op
     return simple
-
-
-def _inlined(op: Generic, masks: Mapping[Value, Generic]) -> Generic:
-    """``op`` with the masks that it reads computed in its body."""
-    inputs: list[Value] = list(op.inputs)
-    maps: list[IndexMap | None] = list(op.maps)
-
-    def leaf(node: Scalar) -> Scalar:
-        if not isinstance(node, Arg) or op.inputs[node.index] not in masks:
-            return node
-        reads = op.maps[node.index]
-        if reads is None or reads.fill is not None:
-            return node
-        mask, first = masks[op.inputs[node.index]], len(inputs)
-        inputs.extend(mask.inputs)
-        maps.extend(m.compose(reads.results) for m in mask.maps if m is not None)
-        return rewrite(mask.body, lambda n: Arg(first + n.index, n.dtype) if isinstance(n, Arg) else n)
-
-    body = rewrite(op.body, leaf)
-    return op if body is op.body else tidy(replace(op, inputs=tuple(inputs), maps=tuple(maps), body=body))

@@ -18,12 +18,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mansard.analysis.attention import find_attention
-from mansard.analysis.linear import to_scalar
-from mansard.analysis.operands import is_light, with_reads
+from mansard.analysis.operands import inlined, is_light
 from mansard.ir.graph import Graph
 from mansard.ir.ops import Generic, Op, Reshape, Scatter
-from mansard.ir.scalar import Arg, Gather, Index, Scalar, rewrite, walk
-from mansard.ir.types import IndexMap, Value
+from mansard.ir.scalar import Gather, walk
+from mansard.ir.types import Value
 
 UNPACKING_OPS = 3
 """The most arithmetic of a map that is inlined."""
@@ -50,7 +49,9 @@ def unpack_states(graph: Graph) -> Graph:
     }
     if not packed:
         return graph
-    return graph.with_ops([_inlined(op, packed) if op in products else op for op in graph.ops])
+    return graph.with_ops(
+        [inlined(op, packed) if isinstance(op, Generic) and op in products else op for op in graph.ops]
+    )
 
 
 def _unpacks(op: Generic, producers: Mapping[Value, Op], kept: set[Value]) -> bool:
@@ -72,32 +73,3 @@ def _is_state(value: Value, producers: Mapping[Value, Op], kept: set[Value]) -> 
     while (op := producers.get(value)) is not None and isinstance(op, (Reshape, Scatter)):
         value = op.inputs[0]
     return value in kept
-
-
-def _inlined(op: Op, packed: Mapping[Value, Generic]) -> Op:
-    assert isinstance(op, Generic)
-    inputs: list[Value] = list(op.inputs)
-    maps: list[IndexMap | None] = list(op.maps)
-
-    def leaf(node: Scalar) -> Scalar:
-        if not isinstance(node, Arg) or node.index >= len(op.inputs):
-            return node
-        source, reads = packed.get(op.inputs[node.index]), op.maps[node.index]
-        if source is None or reads is None or reads.fill is not None:
-            return node
-        first = len(inputs)
-        inputs.extend(source.inputs)
-        for each in source.maps:
-            assert each is not None
-            maps.append(IndexMap(tuple(result.compose(reads.results) for result in each.results)))
-        places = [to_scalar(result) for result in reads.results]
-
-        def moved(inner: Scalar) -> Scalar:
-            if isinstance(inner, Index):
-                return places[inner.dim]
-            return Arg(first + inner.index, inner.dtype) if isinstance(inner, Arg) else inner
-
-        return rewrite(source.body, moved)
-
-    body = rewrite(op.body, leaf)
-    return op if body is op.body else with_reads(op, inputs, maps, body)

@@ -16,12 +16,12 @@ the second). Inside a group nothing is stored: maps are evaluated where they are
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 
 from mansard import dims
 from mansard.analysis.attention import AttentionForm
 from mansard.analysis.linear import within
-from mansard.analysis.loops import linearize, refine
+from mansard.analysis.loops import refine
 from mansard.dims import DimLike
 from mansard.ir.dispatch import Dispatch, DispatchGraph, is_contraction
 from mansard.ir.graph import Graph, fresh_name
@@ -30,7 +30,15 @@ from mansard.ir.region import Partition
 from mansard.ir.scalar import Gather, walk
 from mansard.ir.types import Linear
 from mansard.passes.fusion.attention import merge_attention
-from mansard.passes.fusion.groups import MAX_BINDINGS, MAX_OPS, Group, Groups, map_cost
+from mansard.passes.fusion.groups import (
+    MAX_BINDINGS,
+    MAX_OPS,
+    Group,
+    Groups,
+    flat_identity,
+    flat_read,
+    map_cost,
+)
 from mansard.passes.fusion.outputs import materialise_outputs
 from mansard.passes.fusion.products import join_products
 from mansard.passes.fusion.prologues import pull_prologues, push_squares
@@ -58,22 +66,6 @@ def fuse(
     graph = separate_scatters(materialise_outputs(graph))
     partitions = partition(graph) if partition is not None else {}
     return _Fusion(graph, partitions.values(), max_bindings).run(attention, products, partitions)
-
-
-def flat_read(op: Generic, operand: int) -> Linear | None:
-    """The flat position at which operand ``operand`` is read, over the op's iteration dims; None for gathers
-    and for reads that may be out of range."""
-    index_map = op.maps[operand]
-    if index_map is None or index_map.fill is not None:
-        return None
-    flat = linearize(index_map.results, op.inputs[operand].type.shape)
-    return Linear(tuple(t for t in flat.terms if not dims.is_one(op.extents[t[0]])), flat.offset)
-
-
-def flat_identity(extents: Sequence[DimLike], count: int) -> Linear:
-    """The row-major position of the first ``count`` iteration dims."""
-    flat = linearize([Linear.dim(i) for i in range(count)], extents[:count])
-    return Linear(tuple(t for t in flat.terms if not dims.is_one(extents[t[0]])), flat.offset)
 
 
 class _Fusion(Groups):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from mansard import dims
 from mansard.analysis.attention import AttentionForm
+from mansard.analysis.loops import linearize
 from mansard.dims import DimLike
 from mansard.ir.dispatch import Dispatch
 from mansard.ir.graph import Graph
@@ -14,7 +15,7 @@ from mansard.ir.ops import Assert, Generic, Op, Reshape
 from mansard.ir.region import Partition, Region
 from mansard.ir.scalar import Apply, walk
 from mansard.ir.scalar_ops import scalar_op
-from mansard.ir.types import Value
+from mansard.ir.types import Linear, Value
 from mansard.passes.fusion.outputs import base_of
 
 MAX_OPS = 48
@@ -58,6 +59,22 @@ def truncates(op: Op) -> bool:
 def map_cost(op: Generic) -> int:
     """Rough arithmetic of one element; a function counts as at most 10."""
     return sum(min(scalar_op(n.op).operations, 10) for n in walk(op.body) if isinstance(n, Apply))
+
+
+def flat_read(op: Generic, operand: int) -> Linear | None:
+    """The flat position at which operand ``operand`` is read, over the op's iteration dims; None for gathers
+    and for reads that may be out of range."""
+    index_map = op.maps[operand]
+    if index_map is None or index_map.fill is not None:
+        return None
+    flat = linearize(index_map.results, op.inputs[operand].type.shape)
+    return Linear(tuple(t for t in flat.terms if not dims.is_one(op.extents[t[0]])), flat.offset)
+
+
+def flat_identity(extents: Sequence[DimLike], count: int) -> Linear:
+    """The row-major position of the first ``count`` iteration dims."""
+    flat = linearize([Linear.dim(i) for i in range(count)], extents[:count])
+    return Linear(tuple(t for t in flat.terms if not dims.is_one(extents[t[0]])), flat.offset)
 
 
 def move_uses(groups: Groups, users: dict[Value, set[Group]], old: Group, new: Group) -> None:
@@ -175,6 +192,3 @@ class Groups:
                     order.append(group)
                     stack.pop()
         return order
-
-
-HOST = Group("host", (), 1)

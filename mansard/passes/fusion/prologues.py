@@ -3,16 +3,27 @@ stored."""
 
 from __future__ import annotations
 
-from mansard.analysis.attention import AttentionForm
+from mansard.analysis.attention import FEW_ROWS, AttentionForm
 from mansard.analysis.loops import refine
 from mansard.analysis.specialise import is_join
-from mansard.dims import is_one
+from mansard.dims import bounds, is_one, product
+from mansard.dtypes import DType
 from mansard.ir.dispatch import is_contraction
 from mansard.ir.ops import Generic
-from mansard.ir.scalar import Apply, Index, Scalar, walk
+from mansard.ir.scalar import Apply, Const, Gather, Index, Scalar, walk
 from mansard.ir.scalar_ops import COMPARE
 from mansard.ir.types import Value
-from mansard.passes.fusion.groups import HOST, MAX_OPS, Group, Groups, map_cost, move_uses, truncates
+from mansard.passes.fusion.groups import (
+    HOST,
+    MAX_OPS,
+    Group,
+    Groups,
+    flat_identity,
+    flat_read,
+    map_cost,
+    move_uses,
+    truncates,
+)
 
 
 def push_squares(groups: Groups, group: Group, users: dict[Value, set[Group]]) -> None:
@@ -85,6 +96,30 @@ def _only_concatenates_keys(groups: Groups, group: Group, form: AttentionForm) -
     return False
 
 
+def _gives_few_rows_their_keys(group: Group, form: AttentionForm) -> bool:
+    """Whether a group is one map that gives an attention of few query rows its keys or values, from rows at
+    computed places (the pages of a cache) or of small integers. Those that the rows do not see are then not
+    computed at all."""
+    (op, *others) = group.ops
+    if others or not isinstance(op, Generic) or op.combiner is not None or map_cost(op) > 4:
+        return False
+    readers = [part for part in form.ops if isinstance(part, Generic) and op.output in part.inputs]
+    if len(readers) != 1 or readers[0] not in (form.scores, form.weighted):
+        return False
+    (reader,) = readers
+    reads = reader.maps[reader.inputs.index(op.output)]
+    if reader.inputs.count(op.output) > 1 or reads is None or reads.fill is not None:
+        return False
+    last = Index(op.rank - 1)
+    gathers = [node for node in walk(op.body) if isinstance(node, Gather)]
+    rows = [node for node in gathers if node.dtype.is_float or node.dtype.bits <= 8]
+    if any(node.indices[-1] not in (last, Const(0, DType.I64)) for node in rows):
+        return False
+    _, size = bounds(product(op.extents))
+    points = bounds(product(reader.extents))[1]
+    return points <= FEW_ROWS * size
+
+
 def _worth_pulling(groups: Groups, group: Group, target: Group) -> bool:
     if target is HOST or target.kind == "special" or len(group.ops) + len(target.ops) > MAX_OPS:
         return False
@@ -93,6 +128,10 @@ def _worth_pulling(groups: Groups, group: Group, target: Group) -> bool:
     if len(groups.bindings([*group.ops, *target.ops])) > groups.max_bindings:
         return False
     if target.form is not None and _only_concatenates_keys(groups, group, target.form):
+        return True
+    if target.form is not None and _gives_few_rows_their_keys(group, target.form):
+        return True
+    if _is_a_branch(groups, group, target):
         return True
     if any(op.maps[i] is None for op in group.ops if isinstance(op, Generic) for i in range(len(op.maps))):
         return False  # data-dependent reads are done once, not in every reader
@@ -117,6 +156,25 @@ def _worth_pulling(groups: Groups, group: Group, target: Group) -> bool:
         # Every element is read many times: storing it in fewer bytes is better.
         return cost <= 1 and not any(truncates(op) for op in group.ops)
     return cost * reads <= 16
+
+
+def _is_a_branch(groups: Groups, group: Group, target: Group) -> bool:
+    """Whether two elementwise groups have the same points, and the target reads each result of the group at
+    the point where that is computed: a branch of one map, of which nothing is computed again."""
+    if target.kind != "elementwise" or refine(group.domain, target.domain) is None:
+        return False
+    defined = {v for op in group.ops for v in op.outputs}
+    for op in target.ops:
+        for i, value in enumerate(op.inputs):
+            if value not in defined:
+                if groups.base(value) in defined:
+                    return False
+                continue
+            if not isinstance(op, Generic) or op.maps[i] is None or product(op.extents) != target.total:
+                return False
+            if flat_read(op, i) != flat_identity(op.extents, len(op.extents)):
+                return False
+    return True
 
 
 def _keeps_dims(groups: Groups, value: Value) -> bool:

@@ -19,7 +19,8 @@ from mansard.ir.types import Value
 from mansard.passes.fusion.groups import MAX_BINDINGS
 
 MAX_ELEMENTS = 1 << 17
-"""The most elements that the ops of one part compute: with more, a launch is a small part of its time."""
+"""The most elements that the ops of one part compute, at the largest sizes: with more, a launch is a small
+part of its time."""
 
 
 def put_side_by_side(
@@ -76,8 +77,7 @@ class _Merger:
 
 def _small(op: Op) -> bool:
     extents: Sequence[dims.DimLike] = op.extents if isinstance(op, Generic) else ()
-    count = dims.product(extents)
-    return isinstance(count, int) and count <= MAX_ELEMENTS
+    return dims.bounds(dims.product(extents))[1] <= MAX_ELEMENTS
 
 
 def _independent(earlier: Dispatch, later: Dispatch) -> bool:

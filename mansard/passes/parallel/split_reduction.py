@@ -10,7 +10,7 @@ A reduction of few long rows, before and after (a softmax's maximum over a vocab
 
 If no number of pieces divides the row, the remainder is reduced separately. Argmin and argmax select the
 index of the best piece; a scan adds the totals of the preceding pieces to the scan of each piece; and the top
-k of a line are among the top k of its pieces.
+k of a line are among the top k of its pieces. How many lines a top-k has may vary from call to call.
 """
 
 from __future__ import annotations
@@ -187,8 +187,8 @@ class _Splitter(OpWriter):
     # Top-k ------------------------------------------------------------------------------------
     def _top(self, op: Sort) -> None:
         (source,), dtype = op.inputs, op.inputs[0].type.dtype
-        assert op.limit is not None
-        lines, length = _lines(source, op.axis)
+        lines, length = dims.product(source.type.shape[: op.axis]), source.type.shape[op.axis]
+        assert op.limit is not None and isinstance(length, int)
         size = _network(dtype, op.limit)
         count = -(-length // size)
         line = self.reshape(op, source, (lines, length))
@@ -267,13 +267,14 @@ def _known(extents: Sequence[DimLike]) -> list[int]:
 
 
 def _is_line(value: Value, axis: int) -> bool:
-    """Whether lines along an axis are contiguous, with static number and length."""
+    """Whether lines along an axis are contiguous, with a static length."""
     shape = value.type.shape
-    return all(isinstance(d, int) for d in shape) and all(dims.is_one(d) for d in shape[axis + 1 :])
+    return isinstance(shape[axis], int) and all(dims.is_one(d) for d in shape[axis + 1 :])
 
 
 def _long_scan(op: Scan) -> bool:
-    if not _is_line(op.inputs[0], op.axis) or op.output.type.dtype in _LOW_PRECISION:
+    known = all(isinstance(d, int) for d in op.inputs[0].type.shape)
+    if not known or not _is_line(op.inputs[0], op.axis) or op.output.type.dtype in _LOW_PRECISION:
         return False
     lines, length = _lines(op.inputs[0], op.axis)
     return length >= MIN_LINE and lines <= MAX_ROWS
@@ -289,10 +290,10 @@ def _long_top(op: Sort) -> bool:
     source = op.inputs[0]
     if op.limit is None or not _is_line(source, op.axis):
         return False
-    _, length = _lines(source, op.axis)
+    length = source.type.shape[op.axis]
     size = _network(source.type.dtype, op.limit)
     # Each round leaves a quarter of the elements, or less.
-    return length > size and 0 < op.limit <= size // 4
+    return isinstance(length, int) and length > size and 0 < op.limit <= size // 4
 
 
 def _sorts_last(dtype: DType, descending: bool) -> float | int | bool:

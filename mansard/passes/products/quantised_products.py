@@ -141,18 +141,25 @@ class _Pass:
         body = op.body
         if isinstance(body, Arg):
             return self._copy(op, body)
-        if isinstance(body, Cast):
-            return self._widened(op, body)
-        if not isinstance(body, Apply) or body.op not in ("add", "sub", "mul"):
+        return self._expression(op, body)
+
+    def _expression(self, op: Generic, node: Scalar) -> _Quantised | None:
+        """The quantised form of a part of an op's body, which may do all steps of it at once."""
+        if isinstance(node, Arg):
+            return self._operand(op, node)
+        if isinstance(node, Cast):
+            return self._widened(op, node)
+        if not isinstance(node, Apply) or node.op not in ("add", "sub", "mul"):
             return None
-        main, other = body.args
-        source = self._operand(op, main)
-        if source is None and body.op != "sub":
+        main, other = node.args
+        source = self._expression(op, main)
+        if source is None and node.op != "sub":
             main, other = other, main
-            source = self._operand(op, main)
+            source = self._expression(op, main)
         if source is None:
             return None
-        return self._scaled(op, source, other) if body.op == "mul" else self._shifted(op, source, other)
+        shifts = self._scaled if node.op == "mul" else self._shifted
+        return shifts(op, node, source, other)
 
     def _operand(self, op: Generic, node: Scalar) -> _Quantised | None:
         """The quantised form of an operand that is read with the identity map."""
@@ -175,7 +182,7 @@ class _Pass:
             return None
         if body.dtype.is_float and body.dtype is not F32:
             return None
-        known = self._operand(op, body.arg)
+        known = self._expression(op, body.arg)
         if known is not None:
             return known
         inner = body.arg.arg if isinstance(body.arg, Bitcast) else body.arg
@@ -190,21 +197,22 @@ class _Pass:
             value = self._add(taken, f"{value.name}.{body.arg.dtype.value}", value.type.shape, body.arg.dtype)
         return _Quantised(value, constant)
 
-    def _shifted(self, op: Generic, source: _Quantised, other: Scalar) -> _Quantised | None:
+    def _shifted(self, op: Generic, node: Apply, source: _Quantised, other: Scalar) -> _Quantised | None:
         """A zero point, subtracted or added."""
         if source.scaled:
             return None
+        while isinstance(other, Cast):
+            other = other.arg
         if isinstance(other, Arg):
             return source if self._is_zero(op.inputs[other.index]) else None
         if not isinstance(other, Const) or float(other.value) != int(other.value):
             return None
-        assert isinstance(op.body, Apply)
-        sign = 1 if op.body.op == "sub" else -1
+        sign = 1 if node.op == "sub" else -1
         return replace(source, zero=source.zero + sign * int(other.value))
 
-    def _scaled(self, op: Generic, source: _Quantised, other: Scalar) -> _Quantised | None:
+    def _scaled(self, op: Generic, node: Apply, source: _Quantised, other: Scalar) -> _Quantised | None:
         """A scale: a single one, or one for every index of an axis."""
-        if op.output.type.dtype is not F32:
+        if node.dtype is not F32:
             return None
         if isinstance(other, Const):
             return replace(source, factor=source.factor * float(other.value))

@@ -1,4 +1,4 @@
-"""Quantisation of weights: floats (N, K) to small integers with scales, by rows and groups of K, in NumPy.
+"""Quantisation of weights: floats (N, K) to small integers with scales, by rows and groups of K.
 
 For each group, with ``limit`` the largest code (127, 7) and w the element of largest magnitude:
 
@@ -11,12 +11,12 @@ with zeros         (max - min) / 255 or 15   round(x / scale) + zero, where zero
 =================  ========================  ==========================================================
 
 Scales are rounded to their type, away from zero, before codes are computed from them: rounding them costs no
-accuracy beyond that of a slightly larger step. The same weights give the same codes on every machine.
+accuracy beyond that of a slightly larger step. Everything is computed in f32 by the native core
+(`src/weights/small_integers.c`), and the same weights give the same codes on every machine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,12 +24,11 @@ import numpy as np
 import numpy.typing as npt
 
 from mansard.dtypes import DType
+from mansard.hal.small_integers import FLOATS, round_weight
 
 Array = npt.NDArray[Any]
-ROWS_BYTES = 64 << 20
-"""Bytes of f32 that one block of rows has while it is quantised."""
-LEAST = {8: (-127, 127), 4: (-8, 7)}
-UNSIGNED = {8: 255, 4: 15}
+CODES = {(8, True): DType.I8, (8, False): DType.U8, (4, True): DType.I4, (4, False): DType.U4}
+"""Types of codes, by their bits and whether they are symmetric."""
 
 
 @dataclass(frozen=True)
@@ -48,49 +47,11 @@ def quantise(weight: Array, bits: int, group: int, scale: DType, *, symmetric: b
     Raises ValueError for weights that are not finite.
     """
     rows, depth = weight.shape
-    code = {(8, True): DType.I8, (8, False): DType.U8, (4, True): DType.I4, (4, False): DType.U4}
-    codes = np.empty((rows, depth), code[bits, symmetric].numpy)
+    dtype = next((d for d in FLOATS if d.numpy == weight.dtype), DType.F32)
+    weight = np.ascontiguousarray(weight, dtype.numpy)
+    codes = np.empty((rows, depth), CODES[bits, symmetric].numpy)
     scales = np.empty((rows, depth // group), scale.numpy)
     zeros = None if symmetric else np.empty(scales.shape, np.uint8)
-    for part in _blocks(rows, depth):
-        x = weight[part].astype(np.float32).reshape(-1, depth // group, group)
-        if not np.isfinite(x).all():
-            raise ValueError("the weight has elements that are not finite")
-        step = _symmetric_scale(x, bits) if symmetric else _range_scale(x, bits)
-        scales[part] = _rounded_up(step, scale)
-        step = scales[part].astype(np.float32)[..., None]
-        inverse = np.divide(1, step, out=np.zeros_like(step), where=step != 0)
-        whole = np.rint(x * inverse)
-        if zeros is None:
-            low, high = LEAST[bits]
-        else:
-            zero = np.clip(np.rint(-np.minimum(x.min(-1), 0) * inverse[..., 0]), 0, UNSIGNED[bits])
-            zeros[part] = zero.astype(np.uint8)
-            whole += zero[..., None]
-            low, high = 0, UNSIGNED[bits]
-        codes[part] = np.clip(whole, low, high).reshape(-1, depth).astype(codes.dtype)
+    if weight.size and not round_weight(weight, dtype, codes, scales, scale, zeros, bits):
+        raise ValueError("the weight has elements that are not finite")
     return Rounded(codes, scales, zeros)
-
-
-def _blocks(rows: int, depth: int) -> Iterator[slice]:
-    step = max(1, ROWS_BYTES // (4 * depth))
-    return (slice(start, start + step) for start in range(0, rows, step))
-
-
-def _rounded_up(numbers: Array, dtype: DType) -> Array:
-    """In ``dtype``, away from zero: the largest element of a group then has a code in range."""
-    with np.errstate(over="ignore"):
-        rounded = numbers.astype(dtype.numpy)
-    if dtype is DType.F32:
-        return rounded
-    short = np.abs(rounded.astype(np.float32)) < np.abs(numbers)
-    return (rounded.view(np.uint16) + short).view(dtype.numpy)
-
-
-def _symmetric_scale(x: Array, bits: int) -> Array:
-    largest = np.take_along_axis(x, np.abs(x).argmax(-1)[..., None], -1)[..., 0]
-    return np.asarray(np.abs(largest) / 127 if bits == 8 else largest / -8)
-
-
-def _range_scale(x: Array, bits: int) -> Array:
-    return np.asarray((np.maximum(x.max(-1), 0) - np.minimum(x.min(-1), 0)) / UNSIGNED[bits])

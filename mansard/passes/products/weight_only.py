@@ -35,7 +35,7 @@ from mansard.ir.scalar import Apply, Arg, Cast, Const, DimValue, Gather, Index, 
 from mansard.ir.types import Constant, IndexMap, Linear, TensorType, Value
 from mansard.passes.products.activations import Activations
 from mansard.passes.products.quantisation import Quantisation
-from mansard.passes.products.quantiser import Array, Rounded, quantise
+from mansard.passes.products.quantiser import CODES, Array, Rounded, quantise
 
 F32, I64 = DType.F32, DType.I64
 FLOATS = frozenset({DType.F32, DType.F16, DType.BF16})
@@ -147,8 +147,7 @@ class _Pass:
         group = how.group(depth)
         padded = -(-depth // group) * group
         data = _Data(value, source, transposed, padded, group, how)
-        code = {(8, True): DType.I8, (8, False): DType.U8, (4, True): DType.I4, (4, False): DType.U4}
-        codes = self._constant(value, "codes", (rows, padded), code[how.bits, how.symmetric], data.codes)
+        codes = self._constant(value, "codes", (rows, padded), CODES[how.bits, how.symmetric], data.codes)
         few = (rows, padded // group)
         scales = GroupFactor(self._constant(value, "scales", few, how.scale, data.scales), group)
         zeros = None

@@ -11,7 +11,6 @@ import gc
 import itertools
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -66,9 +65,7 @@ def device(cache_directory: Path) -> Iterator[VulkanDevice]:
 def test_listing_is_cheap_when_repeated() -> None:
     driver = vulkan_support.validating_driver()
     first = driver.devices()
-    begin = time.perf_counter()
     assert driver.devices() is first
-    assert time.perf_counter() - begin < 0.001
 
 
 def test_a_missing_driver_is_a_reason() -> None:

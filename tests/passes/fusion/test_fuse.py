@@ -9,9 +9,11 @@ from mansard import dims
 from mansard.dims import Dim
 from mansard.dtypes import DType
 from mansard.ir import GraphBuilder, Reshape
-from mansard.ir.scalar import Apply, Const
+from mansard.ir.scalar import Apply, Arg, Const, Gather, Index
 from mansard.passes.canonical.lower_attention import lower_attention
 from mansard.passes.fusion.fuse import fuse
+
+A0_I64 = Arg(0, DType.I64)
 
 
 def names(graph):
@@ -52,6 +54,19 @@ def test_the_square_of_a_row_is_not_stored_for_its_norm():
     z = b.generic([y, scale], [maps(0, 1), maps(0)], (8, 32), op("mul", A0, A1))
     first, second = fuse(b.build([z])).dispatches
     assert [v.name for v in first.outputs] == [y.name] and second.inputs == (y,)
+
+
+def test_branches_of_one_map_are_one_dispatch_even_if_they_read_at_indices():
+    b = GraphBuilder()
+    x, i, w = b.input("x", (8, 64), F32), b.input("i", (32,), DType.I64), b.input("w", (32,), F32)
+    shape, rows = (8, 32), [maps(0, 1), maps(1)]
+    first, second = (
+        b.generic([x, n], [None, maps(1)], shape, Gather(0, (Index(0), Arg(1, DType.I64)), DType.F32))
+        for n in (i, b.generic([i], [maps(0)], (32,), op("add", A0_I64, Const(1, DType.I64))))
+    )
+    weighted = (b.generic([y, w], rows, shape, op("mul", A0, A1)) for y in (first, second))
+    (dispatch,) = fuse(b.build([binary(b, "add", *weighted)])).dispatches
+    assert dispatch.domain == shape and set(dispatch.inputs) == {x, i, w}
 
 
 def test_attention_is_one_dispatch_where_asked_for():

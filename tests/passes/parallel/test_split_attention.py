@@ -62,6 +62,12 @@ def test_parts_are_one_kernel_and_the_merge_another():
     assert [(d.name, len(d.outputs)) for d in whole.dispatches] == [("attention", 3), ("rows", 1)]
 
 
+def test_a_window_of_rows_that_share_keys_is_split():
+    rows = dims.symbol(Dim("rows", 1, 8, typical=4))
+    graph = build(rows, 1024, heads=8, key_heads=2)
+    assert split_attention(graph, 64) is not graph
+
+
 @pytest.mark.parametrize(
     ("rows", "length", "heads"),
     [(40, 1024, 4), (1, 300, 4), (1, 1024, 128)],  # many rows, few keys, enough heads

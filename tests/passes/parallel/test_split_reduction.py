@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 from support.graphs import A0, A1, F32, binary, maps, op, softmax
 
+from mansard import dims
+from mansard.dims import Dim
 from mansard.dtypes import DType
 from mansard.ir import GraphBuilder, IndexMap
 from mansard.ir.interpreter.graph import interpret
@@ -77,6 +79,13 @@ def test_running_values_of_long_lines(shape, combiner, inclusive):
     graph = b.build([b.scan(b.input("x", shape, F32), axis, combiner, inclusive)])
     cut = same(graph, [rows(shape)])
     assert max(o.inputs[0].type.shape[o.axis] for o in cut.ops if isinstance(o, Scan)) <= 4096
+
+
+def test_the_first_of_a_varying_number_of_long_lines():
+    b = GraphBuilder()
+    x = b.input("x", (dims.symbol(Dim("rows", 1, 8, typical=4)), 9000), F32)
+    cut = same(b.build(b.sort(x, 1, True, limit=50)), [rows((3, 9000))])
+    assert len([o for o in cut.ops if isinstance(o, Sort)]) > 1
 
 
 @pytest.mark.parametrize("descending", [True, False])

@@ -165,6 +165,22 @@ def zero_point_against_weights_of_the_call(b):
     return x, dequantised(b, b.input("w", (5, 40), I8))
 
 
+def test_all_steps_in_one_body():
+    """As ONNX's operators are imported: the zero points of weights are an array, and zero."""
+    b = GraphBuilder()
+    wide = call("sub", Cast(Arg(0, U8), F32), Const(131.0, F32))
+    x = each(b, b.input("x", (3, 40), U8), call("mul", wide, Const(0.25, F32)))
+    scales, zeros = (
+        stored(b, "s", RNG.random((5, 1)).astype(np.float32)),
+        stored(b, "z", np.zeros((5, 1), np.int8)),
+    )
+    wide = call("sub", Cast(Arg(0, I8), F32), Cast(Arg(1, I8), F32))
+    body = call("mul", wide, Arg(2, F32))
+    w = each(b, stored(b, "w", numbers(I8, 5, 40)), body, zeros, scales, maps=[plain(0, None)] * 2)
+    after = rewritten(b.build([product(b, x, w)]), [numbers(U8, 3, 40)])
+    assert factors(after) == [[U8, I8]]
+
+
 @pytest.mark.parametrize(
     "sides",
     [

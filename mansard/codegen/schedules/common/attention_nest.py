@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mansard import dims
-from mansard.analysis.attention import AttentionForm, find_attention
+from mansard.analysis.attention import FEW_ROWS, AttentionForm, find_attention
 from mansard.analysis.specialise import is_join
+from mansard.codegen.evaluate import page_split
 from mansard.codegen.kernel import KValue
 from mansard.codegen.loop_nest import Nest, Read, Root
 from mansard.codegen.loop_partition import LoopPiece, partition_loop
@@ -82,6 +83,15 @@ class AttentionNest(Nest):
             return []
         return partition_loop(self, self.key_loop, sides)
 
+    def key_block(self, block: int) -> int:
+        """``block`` keys, or those of a page where the keys or values lie in smaller ones."""
+        nodes = (node for op in self.dispatch.ops if isinstance(op, Generic) for node in walk(op.body))
+        indices = (
+            part for node in nodes if isinstance(node, Gather) for i in node.indices for part in walk(i)
+        )
+        sizes = [split[1] for part in indices if (split := page_split(part)) is not None]
+        return min([block, *sizes])
+
     def mask_reads(self) -> list[Read]:
         """The buffer reads of the maps between the scores and the softmax."""
         producer = self.producers[self.form.masked]
@@ -121,10 +131,6 @@ def classify(nest: AttentionNest) -> AttentionLoops:
     heads = [g for g in groups if scored & set(g) and shared & set(g)]
     lane = max(rows, key=lambda g: estimate(nest.total(g)), default=None)
     return AttentionLoops(lane, rows, heads, columns[0] if columns else None)
-
-
-FEW_ROWS = 16
-"""Up to this many rows per head share a tile with those of the other heads on the same keys."""
 
 
 @dataclass(frozen=True)
@@ -198,6 +204,7 @@ def fold_parts(
     """`each_part` with loop-carried values, which ``step(first, count, values)`` maps to the next ones."""
     b, ev = frame.b, frame.ev
     parts = nest.parts()
+    blocks = {nest.key_loop: block} if len(parts) < 2 and block & (block - 1) == 0 else {}
     if len(parts) == 1 and b.constant_value(end) == nest.extents[nest.key_loop] == block:
         with ev.scope():  # a single block needs no loop
             return step(b.idx(0), b.idx(block), inits)
@@ -210,8 +217,9 @@ def fold_parts(
     for lower, upper, part in bounds:
         with b.for_(lower, upper, b.idx(block), inits=values) as loop, ev.scope():
             ev.specialised = part.ops if part is not None else {}
+            ev.blocks = {key: (loop.index, size) for key, size in blocks.items()}
             count = frame.minimum(b.idx(block), b.sub(upper, loop.index))
             loop.yield_(*step(loop.index, count, loop.carried))
         values = loop.results
-        ev.specialised = {}
+        ev.specialised, ev.blocks = {}, {}
     return values

@@ -35,12 +35,13 @@ class LowPrecisionProduct:
         return 2 if self.left.value.type.dtype is DType.BF16 else 4
 
 
-def low_precision_product(nest: Nest, root: Root) -> LowPrecisionProduct | None:
-    """The factors of a reduction that the kernel IR's ``dot`` supports, or None."""
+def low_precision_product(nest: Nest, root: Root, *, padded: bool = False) -> LowPrecisionProduct | None:
+    """The factors of a reduction that the kernel IR's ``dot`` supports, or None; with ``padded`` also where
+    reads outside a factor give a fill value."""
     body = root.op.body
     if root.op.combiner != "add" or not isinstance(body, Apply) or body.op != "mul":
         return None
-    left, right = (_factor(nest, root, arg, body.dtype) for arg in body.args)
+    left, right = (_factor(nest, root, arg, body.dtype, padded) for arg in body.args)
     if left is None or right is None:
         return None
     kinds = {left.value.type.dtype, right.value.type.dtype}
@@ -51,12 +52,12 @@ def low_precision_product(nest: Nest, root: Root) -> LowPrecisionProduct | None:
     return None
 
 
-def _factor(nest: Nest, root: Root, node: Scalar, accumulator: DType) -> DotFactor | None:
+def _factor(nest: Nest, root: Root, node: Scalar, accumulator: DType, padded: bool) -> DotFactor | None:
     if not isinstance(node, Cast) or node.dtype is not accumulator or not isinstance(node.arg, Arg):
         return None
     op, operand = root.op, node.arg.index
     index_map = op.maps[operand]
-    if index_map is None or index_map.fill is not None:
+    if index_map is None or (index_map.fill is not None and not padded):
         return None
     value, where = nest.locate(op.inputs[operand], nest.operand_index(op, operand, root.index))
     if not isinstance(where, Linear) or value.type.dtype is not node.arg.dtype:

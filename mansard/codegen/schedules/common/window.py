@@ -8,7 +8,7 @@ from mansard import dims
 from mansard.codegen.loop_nest import Nest, Root
 from mansard.codegen.math import neutral
 from mansard.dims import DimLike
-from mansard.ir.scalar import Apply, Arg
+from mansard.ir.scalar import Apply, Arg, Cast
 from mansard.ir.types import Linear
 
 SEGMENTS = 8
@@ -40,14 +40,14 @@ class SlidingWindow:
     axes: tuple[WindowAxis, ...]
 
 
-def find_window(nest: Nest, root: Root) -> SlidingWindow | None:
+def find_window(nest: Nest, root: Root, *, widened: bool = False) -> SlidingWindow | None:
     """The window of a reduction over one operand, if it can be scheduled; otherwise None. Requires
     coordinates of one sliding and one tap loop with static steps, a static row with static taps along it, and
-    padding that contributes nothing to the result.
+    padding that contributes nothing to the result. ``widened``: operands may be cast to the type of the sum.
     """
     op = root.op
     window: SlidingWindow | None = None
-    for node in _arguments(root):
+    for node in _arguments(root, widened):
         axes: list[WindowAxis] = []
         guards = {at for at, _ in nest.guards(op, node.index, root.index)}
         places = zip(
@@ -74,11 +74,12 @@ def find_window(nest: Nest, root: Root) -> SlidingWindow | None:
     return window
 
 
-def _arguments(root: Root) -> list[Arg]:
-    """The operands a reduction reads directly: its body, or the factors of its body."""
+def _arguments(root: Root, widened: bool) -> list[Arg]:
+    """The operands a reduction reads directly, or ``widened``: its body, or the factors of its body."""
     body = root.op.body
     nodes = body.args if isinstance(body, Apply) and body.op == "mul" else (body,)
-    return [n for n in nodes if isinstance(n, Arg)]
+    read = [n.arg if widened and isinstance(n, Cast) else n for n in nodes]
+    return [n for n in read if isinstance(n, Arg)]
 
 
 def _is_neutral(root: Root, node: Arg) -> bool:

@@ -72,7 +72,7 @@ class AlongKeys:
         with b.for_(0, self.rows * self.columns, self.column_lanes) as loop:
             b.store(self.results, loop.index, zero)
         keys = self._last_key()
-        each_part(self.frame, self.nest, keys, BLOCK, self._block)
+        each_part(self.frame, self.nest, keys, self.nest.key_block(BLOCK), self._block)
         for r in range(self.rows):
             with ev.scope():
                 self._bind_row(r)

@@ -65,6 +65,7 @@ def candidates(nest: Nest, target: KernelTarget) -> list[Parameters]:
     shape = analyse(nest, root)
     if shape.form == "dot":
         return [Parameters()]
+    shape = gemm_dot.arranged(nest, root, shape)
     narrowed = gemm_dot.find(nest, root, shape)
     if narrowed is not None:
         return gemm_dot.candidates(nest, shape, narrowed, target)
@@ -102,6 +103,7 @@ def schedule(nest: Nest, target: KernelTarget, name: str, parameters: Parameters
     shape = analyse(nest, root)
     if shape.form == "dot":
         return dot.schedule(nest, target, name)
+    shape = gemm_dot.arranged(nest, root, shape)
     narrowed = gemm_dot.find(nest, root, shape)
     if narrowed is not None:
         return gemm_dot.schedule(nest, target, name, shape, narrowed, parameters)
@@ -117,6 +119,15 @@ def schedule(nest: Nest, target: KernelTarget, name: str, parameters: Parameters
     if parameters:
         tile = replace(tile, rows=parameters["rows"], columns=parameters["columns"])
     return _Contraction(frame, root, shape, tile).run()
+
+
+def is_dot_gemm(nest: Nest) -> bool:
+    """Whether a contraction is a product of bytes or bf16 with weights in panels."""
+    (root,) = (r for r in nest.roots if r.reduces)
+    shape = analyse(nest, root)
+    return (
+        shape.form == "outer" and gemm_dot.find(nest, root, gemm_dot.arranged(nest, root, shape)) is not None
+    )
 
 
 class _Contraction:

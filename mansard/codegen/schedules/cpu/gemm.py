@@ -300,8 +300,9 @@ class Gemm:
         self, level: int, inits: Sequence[KValue], step: _Step, ahead: Ahead | None
     ) -> Sequence[KValue]:
         """The reduced loops from ``level`` on; ``step`` maps the sums at a point to the next ones."""
-        if level == len(self.shape.reduced):
-            return step(inits)
+        if level == len(self.shape.reduced):  # a product of depth 1
+            with self.ev.scope():
+                return step(inits)
         group = self.shape.reduced[level]
         total = self.nest.total(group)
         if level < len(self.shape.reduced) - 1:
@@ -341,13 +342,11 @@ class Gemm:
 
     def position(self) -> KValue:
         """The flat position of the bound reduced loops."""
-        b, step = self.b, 1
+        b, step, panels = self.b, 1, self.weights.panels
         result = b.idx(0)
-        for group, (extent, _) in zip(
-            reversed(self.shape.reduced), reversed(self.weights.panels.reduced), strict=True
-        ):
+        for group, (extent, _) in zip(reversed(self.shape.reduced), reversed(panels.reduced), strict=True):
             result = b.add(result, b.mul(self.ev.loops[group[-1]], b.idx(step)))
-            step *= extent
+            step *= panels.run if step == 1 else extent
         return result
 
     def _store(self, row: KValue, column: KValue, total: KValue, count: int) -> None:

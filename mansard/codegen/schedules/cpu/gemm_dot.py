@@ -4,10 +4,17 @@ As `mansard.codegen.schedules.cpu.gemm`, with the weights' panels in contiguous 
 (8-bit) reduced positions; the other operand's group is loaded as one 32-bit word and broadcast:
 
     for k in steps of the group: accumulators[r][c] += x[row + r, k:k+group] . panel[c][k:k+group]
+
+A window without padding is such a product too: its rows overlap. The innermost run of positions (the taps
+along a row, or these and the channels) may end within a group, if what is read beyond it lies in the buffer:
+zeros among the weights take it out of the sum again.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from mansard import dims
 from mansard.codegen.kernel import KValue
 from mansard.codegen.kernel.ir import Memory
 from mansard.codegen.kernel_target import KernelTarget
@@ -29,9 +36,24 @@ MIN_ROWS = 8
 """The minimum rows of a tile with which arithmetic hides reading its weights from the second-level cache."""
 
 
+def arranged(nest: Nest, root: Root, shape: Shape) -> Shape:
+    """The shape with the reduced loop innermost along which bytes lie side by side: their sums are exact in
+    any order."""
+    product = low_precision_product(nest, root)
+    if product is None or product.group != 4 or shape.form != "outer":
+        return shape
+    for group in shape.reduced[:-1]:
+        steps = [dict(f.address.terms).get(group[-1], 0) for f in (product.left, product.right)]
+        others = [dict(f.address.terms).get(shape.reduced[-1][-1], 0) for f in (product.left, product.right)]
+        if 1 in steps and 1 not in others:
+            reduced = [g for g in shape.reduced if g is not group]
+            return replace(shape, reduced=[*reduced, group])
+    return shape
+
+
 def find(nest: Nest, root: Root, shape: Shape) -> Weights | None:
-    """The low-precision weights of a contraction in the outer form if this schedule applies, otherwise
-    None."""
+    """The low-precision weights of a contraction in the outer form (`arranged`) if this schedule applies,
+    otherwise None."""
     product = low_precision_product(nest, root)
     if product is None or shape.column is None or not shape.reduced:
         return None
@@ -40,9 +62,21 @@ def find(nest: Nest, root: Root, shape: Shape) -> Weights | None:
         return None
     inner = shape.reduced[-1]
     other = _other(product, weights)
-    if dict(other.address.terms).get(inner[-1]) != 1 or not divides(nest.total(inner), product.group):
+    if dict(other.address.terms).get(inner[-1]) != 1 or shape.column[-1] in dict(other.address.terms):
         return None
-    return None if shape.column[-1] in dict(other.address.terms) else weights
+    if not divides(nest.total(inner), product.group):
+        beyond = weights.panels.run - weights.panels.reduced[-1][0]
+        if product.group != 4 or not _reads_inside(nest, other, beyond):
+            return None
+    return weights
+
+
+def _reads_inside(nest: Nest, factor: DotFactor, beyond: int) -> bool:
+    """Whether so many elements behind the last that a factor reads are in its buffer."""
+    last, size = factor.address.offset, factor.value.type.elements
+    for loop, step in factor.address.terms:
+        last = dims.add(last, dims.mul(step, dims.add(nest.extents[loop], -1)))
+    return dims.bounds(dims.add(size, -1 - beyond, dims.mul(last, -1)))[0] >= 0
 
 
 def _other(product: LowPrecisionProduct, weights: Weights) -> DotFactor:

@@ -54,7 +54,7 @@ def schedule(nest: Nest, target: KernelTarget, name: str) -> Scheduled:
             width = part.upper - part.lower
             map_lanes = choose_lanes(width, lanes)
             with ev.scope():
-                ev.specialised = part.ops
+                ev.specialised, ev.piece = part.ops, (inner[-1], part.lower, part.upper)
                 frame.vector_loop(
                     inner,
                     b.idx(part.lower),
@@ -64,7 +64,7 @@ def schedule(nest: Nest, target: KernelTarget, name: str) -> Scheduled:
                     width >= map_lanes,
                     emit,
                 )
-        ev.specialised = {}
+        ev.specialised, ev.piece = {}, None
 
     if not outer:
         row()

@@ -63,6 +63,8 @@ class WindowLoops:
     inner: list[Group]
     lanes: int
     weights: Weights | None
+    group: int
+    """Positions of the innermost reduced loop that one instruction adds up."""
     walking: bool
     """Whether the window's operand is indexed by the columns (depthwise, pooling). The last vector is then
     moved back into range, since nothing may be read past the columns."""
@@ -78,7 +80,7 @@ def analyse(nest: Nest, target: KernelTarget) -> WindowLoops | None:
     if target.is_gpu or not contraction_applies(nest):
         return None
     (root,) = (r for r in nest.roots if r.reduces)
-    window = find_window(nest, root)
+    window = find_window(nest, root, widened=True)
     if window is None:
         return None
     positions = [p for r in nest.roots for p in nest.positions(r)]
@@ -101,7 +103,7 @@ def analyse(nest: Nest, target: KernelTarget) -> WindowLoops | None:
     if any(step not in (0, 1) and value is not packed for value, step in reads):
         return None
     rest = [g for g in outer if g not in (row, column)]
-    loops = WindowLoops(window, column, rest, reduced, inner, lanes, weights, walking)
+    loops = WindowLoops(window, column, rest, reduced, inner, lanes, weights, 1, walking)
     length, count = nest.extents[loops.row.outer], nest.extents[loops.row.tap]
     assert isinstance(length, int) and isinstance(count, int)
     tile = default(nest, loops, target)
@@ -144,7 +146,12 @@ def candidates_of(nest: Nest, loops: WindowLoops, target: KernelTarget) -> list[
 
 def unrolls(nest: Nest, loops: WindowLoops) -> bool:
     """Whether the taps along the row and all loops inside them are unrolled."""
-    return all(estimate(nest.total(g)) <= UNROLLED for g in loops.inner)
+    return all(estimate(nest.total(g)) <= UNROLLED * _step(loops, g) for g in loops.inner)
+
+
+def _step(loops: WindowLoops, group: Group) -> int:
+    """The step of a reduced loop."""
+    return loops.group if group == loops.reduced[-1] else 1
 
 
 def _cost(rows: int, columns: int, taps: int, loops: WindowLoops, length: int, vectors: int) -> float:
@@ -168,7 +175,7 @@ def schedule(nest: Nest, target: KernelTarget, name: str, parameters: Parameters
     assert loops is not None
     frame = Frame(nest, target, name)
     (root,) = (r for r in nest.roots if r.reduces)
-    return _Windows(frame, root, loops, parameters or default(nest, loops, target)).run()
+    return Windows(frame, root, loops, parameters or default(nest, loops, target)).run()
 
 
 @dataclass(frozen=True)
@@ -184,7 +191,9 @@ class _WindowTile:
     last: bool
 
 
-class _Windows:
+class Windows:
+    """The kernel of a window under construction."""
+
     def __init__(self, frame: Frame, root: Root, loops: WindowLoops, tile: Parameters) -> None:
         self.frame, self.root, self.loops = frame, root, loops
         self.b, self.nest = frame.b, frame.nest
@@ -199,6 +208,7 @@ class _Windows:
         self.unrolls = unrolls(frame.nest, loops)
 
     def run(self) -> Scheduled:
+        """The finished kernel, with the panels it reads."""
         b, loops = self.b, self.loops
         rest = self.nest.total([loop for g in loops.rest for loop in g])
         tiles = -(-self.vectors // self.columns)
@@ -245,6 +255,7 @@ class _Windows:
         taps = 1
         for group in self.reduced:
             taps *= estimate(self.nest.total(group))
+        taps //= self.loops.group
         length = estimate(self.nest.extents[self.loops.row.outer])
         return max(1, min(tiles, WORK // max(1, taps * length * self.columns)))
 
@@ -327,7 +338,8 @@ class _Windows:
             if p in inside
         ]
         points.sort(key=lambda c: (row.stride * c[1] + row.dilation * c[3], c[3], c[2]))
-        for values in product(*(range(estimate(self.nest.total(g))) for g in self.loops.inner)):
+        ranges = (range(0, estimate(self.nest.total(g)), _step(self.loops, g)) for g in self.loops.inner)
+        for values in product(*ranges):
             with self.ev.scope():
                 for group, value in zip(self.loops.inner, values, strict=True):
                     self.ev.bind(group, self.b.idx(value))
@@ -346,10 +358,14 @@ class _Windows:
             self.ev.bind([self.loops.row.tap], self.b.idx(tap))
             if self.weights is not None:
                 self.ev.places = {self.weights.value: self._weight(tile.vector, v, shift)}
-            out[i] = reduce.combine(self.ev, self.root, out[i])
+            out[i] = self.combine(out[i])
         self.ev.inside = False
         self.ev.places = {}
         return out
+
+    def combine(self, accumulator: KValue) -> KValue:
+        """The accumulator plus the product at the bound point."""
+        return reduce.combine(self.ev, self.root, accumulator)
 
     def _loops(self, groups: Sequence[Group], carried: Sequence[KValue], step: _Step) -> Sequence[KValue]:
         """The reduced loops inside the taps."""
@@ -357,7 +373,8 @@ class _Windows:
             return step(carried)
         head, *rest = groups
         b = self.b
-        with b.for_(b.idx(0), self.ev.dim(self.nest.total(head)), inits=carried) as loop, self.ev.scope():
+        end, step_ = self.ev.dim(self.nest.total(head)), _step(self.loops, head)
+        with b.for_(b.idx(0), end, step_, inits=carried) as loop, self.ev.scope():
             self.ev.bind(head, loop.index)
             loop.yield_(*self._loops(rest, loop.carried, step))
         return loop.results
@@ -373,7 +390,7 @@ class _Windows:
             per_panel = b.idx(panels.width // lanes)
             index = b.add(vector, b.idx(number))
             place = b.mul(b.binary("div", index, per_panel), b.idx(panels.depth * panels.width))
-            place = b.add(place, b.mul(b.binary("rem", index, per_panel), b.idx(lanes)))
+            place = b.add(place, b.mul(b.binary("rem", index, per_panel), b.idx(lanes * panels.group)))
         step = panels.width
         for group in reversed(self.reduced):
             value = self.ev.loops[group[-1]]
