@@ -14,7 +14,7 @@ BENCH_PEERS ?= iree executorch-xnnpack litert llama.cpp
 BENCH_MACHINE ?= $(shell uname -n)
 BENCH_RESULT ?= benchmarks/results/$(BENCH_MACHINE)/cpu
 
-.PHONY: help setup demo test test-slow lint format style typecheck imports layout pytest stress stress-signals soak serve-soak ray-example fuzz opdb onnx-conformance tflite-conformance tflite-models lm-conformance conformance sanitize fuzz-artifacts bench bench-peers vulkan-packages qemu-packages lavapipe-backports clean distclean stablehlo-conformance
+.PHONY: help setup demo test test-slow lint format style typecheck imports layout pytest stress stress-signals soak serve-soak ray-example fuzz opdb onnx-conformance tflite-conformance tflite-models lm-conformance conformance sanitize fuzz-artifacts bench bench-peers vulkan-packages qemu-packages lavapipe-backports clean distclean stablehlo-conformance plugins-test
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r target text; do \
@@ -82,6 +82,13 @@ tflite-models: $(STAMP) vulkan-packages ## networks of TensorFlow's converter, i
 	build/venv-tensorflow/bin/python benchmarks/tflite_models/make_models.py $(TFLITE_MODELS)
 	$(BIN)/python -m benchmarks.tflite_models $(TFLITE_MODELS) --devices $(DEVICES) --markdown docs/coverage.md $(TFLITE_ARGS)
 
+MODEL_ZOO ?= build/model-zoo
+model-conformance: $(STAMP) vulkan-packages ## architectures from every framework, on each device and split; writes build/model-conformance.json and docs/coverage.md
+	@test -x build/venv-tensorflow/bin/python || $(or $(PYTHON),python3) -m venv build/venv-tensorflow
+	build/venv-tensorflow/bin/python -m pip install -q tensorflow-cpu==2.21.0
+	build/venv-tensorflow/bin/python -m benchmarks.model_zoo.make_tflite $(MODEL_ZOO)
+	$(BIN)/python -m benchmarks.model_zoo --tflite $(MODEL_ZOO) --markdown docs/coverage.md $(MODEL_ARGS)
+
 stablehlo-conformance: $(STAMP) vulkan-packages ## functions of jax.numpy and jax.lax on every device against JAX; writes build/stablehlo-conformance.json and docs/coverage.md
 	$(BIN)/python -m benchmarks.jax_functions --devices $(DEVICES) --markdown docs/coverage.md $(JAX_ARGS)
 
@@ -103,6 +110,13 @@ ray-example: $(STAMP) ## the example with Ray Serve on a local cluster, in an en
 	build/ray/bin/python -m pip install --quiet -r examples/ray_serve/requirements.txt
 	PYTHONPATH=.:tests $(BIN)/python examples/ray_serve/tests/tiny_model.py build/ray/tiny
 	RAY_EXAMPLE_MODEL=$(CURDIR)/build/ray/tiny build/ray/bin/python -m pytest -o filterwarnings=ignore examples/ray_serve/tests $(PYTEST_ARGS)
+
+PLUGINS ?= $(patsubst plugins/mansard-%/environment.txt,%,$(wildcard plugins/*/environment.txt))
+plugins-test: $(STAMP) vulkan-packages ## plug-ins with their vendors' packages, in environments of their own (build/plugins, PLUGINS=...)
+	@sh tools/plugin_env.sh $(PLUGINS)
+	@for name in $(PLUGINS); do \
+		echo "$$name"; build/plugins/$$name/bin/python -m pytest -q plugins/mansard-$$name/tests $(PYTEST_ARGS) || exit 1; \
+	done
 
 stress-signals: $(STAMP) vulkan-packages ## signals every 0.4 ms on the CPU and on Vulkan, for an hour each (SECONDS)
 	MANSARD_SIGNAL_SECONDS=$(SECONDS) $(BIN)/python -m pytest -s tests/devices/test_signal_stress.py $(PYTEST_ARGS)

@@ -44,7 +44,7 @@ def entry(case: Case, work: Path) -> nn.Module:
 
 def tensors(case: Case, arrays: list[np.ndarray]) -> tuple[torch.Tensor, ...]:
     """The inputs as tensors of the case's element type."""
-    dtype = getattr(torch, case.dtype)
+    dtype = torch.float32 if case.dtype == "int8" else getattr(torch, case.dtype)
     converted = [torch.from_numpy(array) for array in arrays]
     return tuple(t.to(dtype) if t.is_floating_point() else t for t in converted)
 
@@ -111,7 +111,7 @@ def prepare(name: str, work: Path) -> None:
             return
         x = _example(name, generator)
         if name in PIXELS:
-            _set_statistics(module, x)
+            set_statistics(module, x)
             x = x[:1].contiguous()
         _write(place, x=x, reference_forward=first(Forward(module)(x)))
     torch.save(module.state_dict(), place / "float32.pt")
@@ -150,7 +150,7 @@ def _example(name: str, generator: torch.Generator) -> torch.Tensor:
     return torch.randn(rows, columns, generator=generator)
 
 
-def _set_statistics(module: nn.Module, images: torch.Tensor) -> None:
+def set_statistics(module: nn.Module, images: torch.Tensor) -> None:
     """Set the statistics of every batch normalisation to those of these images."""
     norms = [part for part in module.modules() if isinstance(part, nn.BatchNorm2d)]
     for norm in norms:

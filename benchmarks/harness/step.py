@@ -57,7 +57,12 @@ def build(peer: Peer, case: Case, work: Path) -> dict[str, Any]:
     from benchmarks.harness import networks
 
     place = folder(work, case, peer)
-    module = networks.entry(case, work)
+    if case.dtype == "int8":
+        from benchmarks.harness import quantised
+
+        module: Any = quantised.model_file(case, work)
+    else:
+        module = networks.entry(case, work)
     args = networks.tensors(case, case.inputs(work))
     begin = time.perf_counter()
     peer.build(case, module, args, place)

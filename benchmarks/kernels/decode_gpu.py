@@ -2,8 +2,10 @@
 
     python -m benchmarks.kernels.decode_gpu [--device vulkan] [--model qwen3-0.6b] [--context 1000]
         [--steps 50] [--capacity 1024] [--layers N] [--vocabulary N] [--peak GB/S] [--check] [--json FILE]
+        [--sequences N] [--verify 1,2,4,8] [--quantize int4]
 
-Weights are random, in their true shapes. A step is one token at position ``--context``, greedily sampled. For
+Weights are random, in their true shapes. A step is one token at position ``--context`` of each sequence,
+greedily sampled, or with ``--verify`` the verification of so many rows, one number after another. For
 every kernel: how often a step runs it, its device time in microseconds (the sum of the medians), the bytes of
 its constants, and GB/s of them. Then a step: the sum of its kernels, from the first to the last by the
 device's clock while profiled, and a call by the host's. The bound is the time to read weights and cache once
@@ -28,11 +30,14 @@ import numpy.typing as npt
 from mansard.api import Model
 from mansard.artifact.resources import MemoryResources
 from mansard.compiler import CompileOptions, compile_graph
+from mansard.dims import Dim
 from mansard.dtypes import DType
 from mansard.frontends.decoders.checkpoint import Checkpoint
 from mansard.frontends.decoders.decoder import DecoderOptions, build_decoder
 from mansard.frontends.decoders.families import describe
 from mansard.ir.types import Constant, TensorType
+from mansard.language.compilation import TYPICAL_WINDOW
+from mansard.passes.products.quantisation import checked_quantisation
 from mansard.placement import PlacementOptions
 from mansard.plan.plan import BarrierStep, DispatchStep
 
@@ -99,11 +104,29 @@ class RandomWeights(Checkpoint):
         """There are no files."""
 
 
-def compiled(config: Mapping[str, Any], device: str, capacity: int, role: Any) -> Model:
+def compiled(
+    config: Mapping[str, Any],
+    device: str,
+    capacity: int,
+    role: Any,
+    *,
+    length: int | Dim = 1,
+    sequences: int = 1,
+    quantize: str | None = None,
+) -> Model:
     """A decoder of random bf16 weights for one device."""
     weights = RandomWeights(config, DType.BF16)
-    graph = build_decoder(weights, describe(config), DecoderOptions(context=capacity, role=role))
-    options = CompileOptions(targets=(device,), placement=PlacementOptions(fallback="error"), cache=False)
+    graph = build_decoder(
+        weights,
+        describe(config),
+        DecoderOptions(context=capacity, role=role, length=length, sequences=sequences),
+    )
+    options = CompileOptions(
+        targets=(device,),
+        placement=PlacementOptions(fallback="error"),
+        cache=False,
+        quantisation=checked_quantisation(quantize),
+    )
     result = compile_graph(graph, options)
     return Model(result.plan, MemoryResources(result.executables, result.weights))
 
@@ -121,11 +144,12 @@ def check(config: Mapping[str, Any], device: str) -> dict[str, Any]:
     return {"largest_difference": float(f"{worst:.1e}"), "same_tokens": same, "of": CHECKED_STEPS}
 
 
-def step_inputs(model: Model, position: int) -> dict[str, Array]:
-    """One token at a position; greedy."""
+def step_inputs(model: Model, position: int, rows: int = 1) -> dict[str, Array]:
+    """One token of each sequence at a position, or so many ``rows`` of a varying number; greedy."""
     inputs: dict[str, Array] = {}
     for spec in model.inputs:
-        inputs[spec.name] = np.zeros([int(str(d)) for d in spec.shape], spec.dtype.numpy)
+        shape = [int(d) if isinstance(d, int) or str(d).isdigit() else rows for d in spec.shape]
+        inputs[spec.name] = np.zeros(shape, spec.dtype.numpy)
     inputs["positions"][:] = position
     if "settings" in inputs:
         inputs["settings"][:] = (0.0, 1.0, 0.0, 1.0)
@@ -144,9 +168,9 @@ def kernels(model: Model) -> dict[str, tuple[str, int]]:
     return rows
 
 
-def measure(model: Model, position: int, steps: int) -> dict[str, Any]:
+def measure(model: Model, position: int, steps: int, rows: int = 1) -> dict[str, Any]:
     """The times of a step, and of its kernels."""
-    inputs = step_inputs(model, position)
+    inputs = step_inputs(model, position, rows)
     for _ in range(3):
         model(**inputs)
     walls, spans, sums = [], [], []
@@ -210,6 +234,9 @@ def main() -> None:
     parser.add_argument("--capacity", type=int, default=1024)
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--peak", type=float, default=4660)
+    parser.add_argument("--sequences", type=int, default=1)
+    parser.add_argument("--verify", metavar="ROWS,...", help="verifications instead of steps")
+    parser.add_argument("--quantize", choices=("int8", "int4"))
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--json", metavar="FILE")
     options = parser.parse_args()
@@ -220,17 +247,27 @@ def main() -> None:
     if options.check:
         report["check"] = check(config, options.device)
         print("check", report["check"], flush=True)
+    counts = [int(n) for n in options.verify.split(",")] if options.verify else []
+    window = Dim("window", 1, max(counts), typical=min(TYPICAL_WINDOW, max(counts))) if counts else 1
     start = time.perf_counter()
-    with compiled(config, options.device, options.capacity, "decode") as model:
+    with compiled(
+        config, options.device, options.capacity, "verify" if counts else "decode",
+        length=window, sequences=options.sequences, quantize=options.quantize,
+    ) as model:  # fmt: skip
         report["compile_s"] = round(time.perf_counter() - start, 1)
         start = time.perf_counter()
         model(**step_inputs(model, 0))
         report["first_call_s"] = round(time.perf_counter() - start, 1)
         report["bound_us"] = bound_us(config, options.context, options.peak)
-        report.update(measure(model, options.context, options.steps))
-    for one in report["kernels"]:
-        print(" ".join(f"{name} {value}" for name, value in one.items()))
-    print({name: value for name, value in report.items() if name != "kernels"}, flush=True)
+        measured = [
+            {"rows": rows, **measure(model, options.context - rows, options.steps, rows)}
+            for rows in counts or [1]
+        ]
+    for one in measured:
+        for kernel in one["kernels"]:
+            print(" ".join(f"{name} {value}" for name, value in kernel.items()))
+        print({**report, **{name: value for name, value in one.items() if name != "kernels"}}, flush=True)
+    report["steps"] = measured
     if options.json:
         Path(options.json).write_text(json.dumps(report, indent=1) + "\n")
 

@@ -103,7 +103,7 @@ def measure_model(
     fresh = set(rebuild)
     for name in names:
         peer = PEERS[name]
-        if refusal := peer.refusal(case):
+        if refusal := peer.refuses(case):
             rows[name]["status"] = f"not supported: {refusal}"
             continue
         maker = peer.shares_build_of or name

@@ -46,12 +46,15 @@ class Devices:
 
 
 def device_sets() -> Iterator[Devices]:
-    """Two equal CPUs; a server's CPU and GPU; CPU and GPU, and NPU too, of every shipped chip."""
+    """Two equal CPUs; a server's CPU and GPU; CPU and GPU, and NPU too, of every shipped chip that has
+    them."""
     cpu = per_core(default_profile("cpu"))
     two = scaled(cpu, 2)
     yield Devices("2 CPUs", (two, dataclasses.replace(two, name="cpu:1")))
     yield Devices("CPU + H200", (scaled(cpu, _HOST_CORES), default_profile("discrete")))
     for soc in map(load_soc, shipped_socs()):
+        if not {"cpu", "vulkan", "npu"} <= soc.devices.keys():
+            continue
         cpu, gpu, npu = (soc.devices[name] for name in ("cpu", "vulkan", "npu"))
         yield Devices(f"{soc.name}: CPU + GPU", (cpu, gpu))
         yield Devices(f"{soc.name}: CPU + GPU + NPU", (cpu, gpu, npu), npu=2)

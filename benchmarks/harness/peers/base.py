@@ -42,9 +42,18 @@ class Peer:
             return f"{wanted}, or make bench-peers BENCH_PEERS={self.name}"
         return "pip install -e '.[bench]'"
 
+    reads_onnx = False
+    """Whether `build` takes the path of an ONNX file, as cases in 8 bits are."""
+
     def refusal(self, case: Case) -> str | None:
-        """Why this peer cannot run a case, or None."""
+        """Why this peer cannot run a case that it can read, or None."""
         return None
+
+    def refuses(self, case: Case) -> str | None:
+        """Why this peer cannot run a case, or None."""
+        if case.dtype == "int8" and not self.reads_onnx:
+            return "the model in 8 bits is an ONNX file"
+        return self.refusal(case)
 
     def environment(self, threads: int) -> dict[str, str]:
         """Environment variables of every step of this peer."""
@@ -55,7 +64,8 @@ class Peer:
         raise NotImplementedError
 
     def build(self, case: Case, module: Any, args: tuple[Any, ...], place: Path) -> None:
-        """Export and compile a torch module into files in ``place``."""
+        """Export and compile a torch module (a case in 8 bits: the path of an ONNX file) into files in
+        ``place``."""
         raise NotImplementedError
 
     def files(self, case: Case, place: Path, work: Path) -> list[Path]:

@@ -15,6 +15,7 @@ class Mansard(Peer):
     name = "mansard"
     packages = ("mansard",)
     cache_variable = "MANSARD_CACHE_DIR"
+    reads_onnx = True
     recompiles = True
     options: dict[str, Any] = {}  # noqa: RUF012  # never written
 
@@ -28,7 +29,8 @@ class Mansard(Peer):
     def build(self, case: Case, module: Any, args: tuple[Any, ...], place: Path) -> None:
         import mansard
 
-        mansard.compile(module, args, devices="cpu", **self.options).save(place / "model.mansard")
+        examples = () if isinstance(module, Path) else (args,)
+        mansard.compile(module, *examples, devices="cpu", **self.options).save(place / "model.mansard")
 
     def files(self, case: Case, place: Path, work: Path) -> list[Path]:
         return [place / "model.mansard"]
@@ -63,4 +65,4 @@ class MansardBf16(Mansard):
     options = {"precision": "bf16"}  # noqa: RUF012
 
     def refusal(self, case: Case) -> str | None:
-        return None if case.dtype == "float32" else f"{case.name} is in bfloat16 already"
+        return None if case.dtype == "float32" else f"{case.name} is not in float32"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from benchmarks.harness.peers.base import Call, Peer
 class OnnxRuntime(Peer):
     name = "onnxruntime"
     packages = ("onnxruntime", "onnx", "onnxscript")
+    reads_onnx = True
 
     def imports(self) -> None:
         import onnxruntime  # noqa: F401
@@ -22,9 +24,12 @@ class OnnxRuntime(Peer):
         return "its CPU provider has no bfloat16 Mul" if case.dtype == "bfloat16" else None
 
     def build(self, case: Case, module: Any, args: tuple[Any, ...], place: Path) -> None:
+        path = str(place / "model.onnx")
+        if isinstance(module, Path):
+            shutil.copyfile(module, path)
+            return
         import torch
 
-        path = str(place / "model.onnx")
         torch.onnx.export(module, args, path, dynamo=True, external_data=True, verbose=False)
 
     def files(self, case: Case, place: Path, work: Path) -> list[Path]:

@@ -15,12 +15,17 @@ class OpenVino(Peer):
     name = "openvino"
     packages = ("openvino",)
     pinned = True
+    reads_onnx = True
 
     def imports(self) -> None:
         import openvino  # noqa: F401
 
     def build(self, case: Case, module: Any, args: tuple[Any, ...], place: Path) -> None:
         import openvino
+
+        if isinstance(module, Path):
+            openvino.save_model(openvino.convert_model(module), place / "model.xml", compress_to_fp16=False)
+            return
         from transformers.integrations import sdpa_attention
 
         # The converter drops enable_gqa: let transformers repeat the heads itself.
@@ -38,7 +43,7 @@ class OpenVino(Peer):
 
         options = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY"}
         if self.pinned:
-            options["INFERENCE_PRECISION_HINT"] = {"float32": "f32", "bfloat16": "bf16"}[case.dtype]
+            options["INFERENCE_PRECISION_HINT"] = {"bfloat16": "bf16"}.get(case.dtype, "f32")
         compiled = openvino.Core().compile_model(place / "model.xml", "CPU", options)
         request = compiled.create_infer_request()
         for number, array in enumerate(arrays):
