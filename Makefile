@@ -14,7 +14,7 @@ BENCH_PEERS ?= iree executorch-xnnpack litert llama.cpp
 BENCH_MACHINE ?= $(shell uname -n)
 BENCH_RESULT ?= benchmarks/results/$(BENCH_MACHINE)/cpu
 
-.PHONY: help setup demo test test-slow lint format style typecheck imports layout pytest stress stress-signals soak serve-soak ray-example fuzz opdb onnx-conformance tflite-conformance tflite-models lm-conformance conformance sanitize fuzz-artifacts bench bench-peers vulkan-packages qemu-packages lavapipe-backports clean distclean stablehlo-conformance plugins-test
+.PHONY: help setup demo test test-slow lint format style typecheck imports layout pytest stress stress-signals soak serve-soak ray-example fuzz op-conformance onnx-conformance tflite-conformance tflite-models lm-conformance conformance sanitize fuzz-artifacts bench bench-peers vulkan-packages qemu-packages lavapipe-backports clean distclean stablehlo-conformance plugins-test
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r target text; do \
@@ -64,10 +64,10 @@ DEVICES ?= cpu,vulkan
 fuzz: $(STAMP) vulkan-packages ## generated graphs and programs against the interpreter and PyTorch, for an hour (SECONDS, SEED, DEVICES)
 	$(BIN)/python tools/fuzz.py --seconds $(SECONDS) --devices $(DEVICES) $(if $(SEED),--seed $(SEED))
 
-opdb: $(STAMP) vulkan-packages ## the database of PyTorch's operators on every device; writes benchmarks/results/MACHINE
+op-conformance: $(STAMP) vulkan-packages ## the database of PyTorch's operators on every device; writes benchmarks/results/MACHINE and docs/coverage.md
 	@mkdir -p benchmarks/results/$(BENCH_MACHINE)
 	$(BIN)/python -m benchmarks.opdb --devices $(DEVICES) --json benchmarks/results/$(BENCH_MACHINE)/opdb.json \
-		--markdown benchmarks/results/$(BENCH_MACHINE)/opdb.md
+		--markdown benchmarks/results/$(BENCH_MACHINE)/opdb.md --coverage docs/coverage.md $(OP_ARGS)
 
 onnx-conformance: $(STAMP) vulkan-packages ## ONNX's node tests on every device; writes build/onnx-conformance.json and docs/coverage.md
 	$(BIN)/python -m benchmarks.onnx_nodes --devices $(DEVICES) --markdown docs/coverage.md $(ONNX_ARGS)

@@ -14,6 +14,12 @@ LEFT_OUT = re.compile(
     r"|nn\.functional\.(rrelu|gaussian_nll|fractional_max_pool)|(pca|svd)_lowrank|(normal|log_normal|bernoulli|multinomial|cauchy|exponential|geometric|uniform)$"
 )
 """Linear algebra, transforms, sparse tensors, special functions, random numbers and losses."""
+NO_INFERENCE = re.compile(
+    r"(cholesky(_inverse|_solve)?|geqrf|logdet|lu(_solve|_unpack)?|matrix_exp|ormqr|pinverse|qr|svd"
+    r"|triangular_solve|to_sparse|.*_backward(_data)?)$"
+)
+"""Of the operators here those that inference does not call: linear algebra that is not named ``linalg``,
+sparse tensors, gradients."""
 UNDEFINED = frozenset(
     {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
 )
@@ -46,6 +52,15 @@ def database(dtype: str = "f32") -> dict[str, Any]:
         and not LEFT_OUT.match(op.name)
         and (dtype == "f32" or _is_elementary(op))
     }
+
+
+def inference_operators(dtype: str = "f32") -> dict[str, list[str]]:
+    """The operators that inference calls, by name, with their entries: an operator's variants together."""
+    result: dict[str, list[str]] = {}
+    for name, op in database(dtype).items():
+        if not NO_INFERENCE.match(op.name):
+            result.setdefault(op.name, []).append(name)
+    return result
 
 
 def _is_elementary(op: Any) -> bool:
