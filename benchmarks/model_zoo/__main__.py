@@ -3,9 +3,10 @@
     python -m benchmarks.model_zoo [--only PATTERN] [--frameworks pytorch,onnx,jax,tflite] [--placements cpu]
 
 Each is compiled with the sizes of its publication, and with sizes that vary, which is called with two sets of
-them. Rows go to ``build/model-conformance.json``; with ``--markdown`` tables are written into a document. The
-exit code is 1 if something differs, fails or takes too long to compile. TFLite models come from a folder that
-``make_tflite.py`` writes, in an environment with TensorFlow; without it they are left out.
+them. Rows go to ``build/model-conformance.json`` as they are made; a run that ended early goes on with
+``--resume``. With ``--markdown`` tables are written into a document. The exit code is 1 if something differs,
+fails or takes too long to compile. TFLite models come from a folder that ``make_tflite.py`` writes, in an
+environment with TensorFlow; without it they are left out.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import argparse
 import gc
 import json
 import re
+import subprocess
 import sys
 import tempfile
 import time
@@ -83,9 +85,10 @@ def _error(results: list[Array], expected: list[Array]) -> float:
     return worst
 
 
-def rows_of(case: Case, framework: str, dynamic: bool, placements: list[str], folder: Path) -> list[Row]:
-    """The rows of a case in a framework."""
-    base = {"model": case.name, "framework": framework, "sizes": "open" if dynamic else "static"}
+def rows_of(
+    case: Case, framework: str, dynamic: bool, placements: list[str], folder: Path, base: Row
+) -> list[Row]:
+    """The rows of a case in a framework; each begins with ``base``."""
     try:
         route = routes()[framework](case, dynamic, folder)
     except Exception as error:
@@ -102,16 +105,30 @@ def rows_of(case: Case, framework: str, dynamic: bool, placements: list[str], fo
     return rows
 
 
+def revision() -> str:
+    """The commit of the sources, with ``+`` where they have been changed since."""
+    root = Path(__file__).parents[2]
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(("git", *arguments), cwd=root, capture_output=True, text=True, check=False)
+        return done.stdout.strip()
+
+    return git("rev-parse", "--short=12", "HEAD") + ("+" if git("status", "--porcelain", "-uno") else "")
+
+
 def _merged(earlier: list[Row], rows: list[Row]) -> list[Row]:
     """The rows of two runs, in the order of cases and frameworks; the later run's where both have one."""
     orders = ([case.name for case in CASES], list(routes()), ["static", "open"], list(PLACEMENTS))
 
     def key(row: Row) -> tuple[int, ...]:
-        names = (row["model"], row["framework"], row["sizes"], row["placement"])
-        return tuple(order.index(name) for order, name in zip(orders, names, strict=True))
+        return tuple(order.index(name) for order, name in zip(orders, _name(row), strict=True))
 
     by_key = {key(row): row for row in (*earlier, *rows)}
     return [by_key[k] for k in sorted(by_key)]
+
+
+def _name(row: Row) -> tuple[str, ...]:
+    return row["model"], row["framework"], row["sizes"], row["placement"]
 
 
 def _compiles_soon(row: Row) -> bool:
@@ -133,11 +150,23 @@ def main() -> int:
     parser.add_argument("--sizes", default="static,open")
     parser.add_argument("--tflite", type=Path, default=Path("build/model-zoo"))
     parser.add_argument("--keep", action="store_true", help="rows of an earlier run that this does not make")
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="what passed in an earlier run of the same commit is not run again",
+    )
     parser.add_argument("--json", type=Path, default=Path("build/model-conformance.json"))
     parser.add_argument("--markdown", type=Path, help="document to write the tables into")
     options = parser.parse_args()
     rows: list[Row] = []
-    earlier = json.loads(options.json.read_text()) if options.keep and options.json.exists() else []
+    earlier: list[Row] = []
+    if (options.keep or options.resume) and options.json.exists():
+        earlier = json.loads(options.json.read_text())
+    now = revision()
+    if options.resume and not options.keep:
+        earlier = [row for row in earlier if row.get("revision") == now]
+    passed = [row for row in earlier if row.get("revision") == now and row["outcome"] == "passed"]
+    done = {_name(row) for row in passed} if options.resume else set()
     for case in CASES:
         if not re.search(options.only, case.name):
             continue
@@ -145,13 +174,17 @@ def main() -> int:
             for sizes in options.sizes.split(","):
                 if sizes == "open" and not case.ranges:
                     continue
+                base = {"model": case.name, "framework": framework, "sizes": sizes, "revision": now}
+                placements = options.placements.split(",")
+                placements = [p for p in placements if _name(base | {"placement": p}) not in done]
+                if not placements:
+                    continue
                 with tempfile.TemporaryDirectory() as temporary:
                     folder = options.tflite if framework == "tflite" else Path(temporary)
-                    placements = options.placements.split(",")
-                    rows += rows_of(case, framework, sizes == "open", placements, folder)
+                    rows += rows_of(case, framework, sizes == "open", placements, folder, base)
                 gc.collect()
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(_merged(earlier, rows), indent=1) + "\n")
+                options.json.parent.mkdir(parents=True, exist_ok=True)
+                options.json.write_text(json.dumps(_merged(earlier, rows), indent=1) + "\n")
     rows = _merged(earlier, rows)
     if options.markdown:
         write_section(options.markdown, section(rows), "models")
