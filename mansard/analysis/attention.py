@@ -7,7 +7,7 @@ The form is what `mansard.passes.canonical.lower_attention` makes and what model
     top[i]        = max(s) masked[i, s]
     exps[i, s]    = exp(masked[i, s] - top[i])           or max(top, literal)
     total[i]      = sum(s) exps[i, s]
-    probs[i, s]   = exps[i, s] / total[i]                or max(total, literal)
+    probs[i, s]   = exps[i, s] / total[i]                or max(total, literal); or 0 unless total > 0
     out[i, e]     = sum(s) probs[i, s] * v[s, e]
 
 ``i`` and ``e`` are any dims in any order. Everything is followed over the iteration dims of the last
@@ -57,6 +57,8 @@ class AttentionForm:
     index: Mapping[Generic, Index]
     masked_index: Index
     divisor: float | None
+    guarded: bool = False
+    """Whether rows whose sum is not positive, which have NaN among their scores, give 0."""
     partial: tuple[tuple[Generic, Index], tuple[Generic, Index]] | None = None
     """For the weighted sum of the bare exponentials (`mansard.passes.parallel.split_attention`): the ops
     that give
@@ -155,11 +157,12 @@ class _Finder:
             return None
         if isinstance(probs.body, Apply) and probs.body.op == "exp":
             return self._partial(probs, at, value)
-        if not (isinstance(probs.body, Apply) and probs.body.op == "div"):
+        quotient, guard = _guarded(probs.body)
+        if not (isinstance(quotient, Apply) and quotient.op == "div"):
             return None
-        above, below = probs.body.args
-        floor = _floored(below)
-        if not isinstance(above, Arg) or floor is None:
+        above, below = quotient.args
+        floor = floored(below)
+        if not isinstance(above, Arg) or floor is None or guard not in (None, below):
             return None
         exps, exps_at = self._map(probs.inputs[above.index]), self._read(probs, above.index, at)
         shifted = _shifted(exps.body) if exps is not None else None
@@ -173,7 +176,8 @@ class _Finder:
         if top is None:
             return None
         softmax = (top, exps, total, probs)
-        return self._form(value, self._scores(masked, masked_at), masked, masked_at, softmax, floor[1])
+        form = self._form(value, self._scores(masked, masked_at), masked, masked_at, softmax, floor[1])
+        return dataclasses.replace(form, guarded=True) if form is not None and guard is not None else form
 
     def _partial(self, exps: Generic, exps_at: Index, value: Scalar) -> AttentionForm | None:
         """The form without its last division, where another op reads the row sums."""
@@ -282,7 +286,25 @@ def _factors(body: Scalar) -> tuple[Scalar, Scalar] | None:
     return None
 
 
-def _floored(node: Scalar) -> tuple[Arg, float | None] | None:
+def _guarded(body: Scalar) -> tuple[Scalar, Scalar | None]:
+    """``q`` or ``select(total > 0, q, 0)``: the quotient and the total."""
+    if isinstance(body, Apply) and body.op == "select":
+        condition, then, other = body.args
+        if (
+            isinstance(condition, Apply)
+            and condition.op == "gt"
+            and _is_zero(condition.args[1])
+            and _is_zero(other)
+        ):
+            return then, condition.args[0]
+    return body, None
+
+
+def _is_zero(node: Scalar) -> bool:
+    return isinstance(node, Const) and node.value == 0
+
+
+def floored(node: Scalar) -> tuple[Arg, float | None] | None:
     """``x`` or ``max(x, literal)``: the operand and the literal."""
     if isinstance(node, Arg):
         return node, None
@@ -300,7 +322,7 @@ def _shifted(body: Scalar) -> tuple[Arg, Arg] | None:
     (inner,) = body.args
     if not (isinstance(inner, Apply) and inner.op == "sub" and isinstance(inner.args[0], Arg)):
         return None
-    top = _floored(inner.args[1])
+    top = floored(inner.args[1])
     if top is None or (top[1] is not None and top[1] > _LOW):
         return None
     return inner.args[0], top[0]

@@ -28,6 +28,7 @@ from mansard.passes.canonical.lower_views import lower_views
 from mansard.passes.canonical.masks import merge_masks
 from mansard.passes.canonical.settle_asserts import drop_index_asserts, settle_asserts
 from mansard.passes.canonical.simplify import simplify
+from mansard.passes.canonical.softmax_guards import guard_rows
 from mansard.passes.canonical.unique_indices import mark_unique_indices
 from mansard.passes.canonical.unit_dims import read_through_unit_dims
 from mansard.passes.canonical.unpack_states import unpack_states
@@ -132,6 +133,8 @@ def pipeline(settings: PipelineSettings | None = None) -> tuple[Step, ...]:
         PassStep(lower_views, required=True),
         # -- Canonical form ------------------------------------------------------------------------
         CANONICALISE,
+        # On simple bodies, and before attention is recognised or split.
+        PassStep(guard_rows),
         # On bodies that are simple and constants that are folded, and before passes that count readers.
         PassStep(settle_asserts),
         # On plain bodies, while indices are computed by ops of their own.

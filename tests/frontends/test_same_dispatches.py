@@ -65,3 +65,39 @@ def test_a_depthwise_convolution_of_jax_reads_its_padding_itself():
     assert kinds(functools.partial(depthwise, weight), (np.zeros((1, 8, 8, 16), np.float32),)) == [
         "contraction"
     ]
+
+
+class Masked(torch.nn.Module):
+    """Attention to the keys that a mask keeps, between maps."""
+
+    def forward(self, q, mask):
+        return F.scaled_dot_product_attention(q.exp(), q.sin(), q.cos(), attn_mask=mask).exp()
+
+
+def test_masked_attention_is_one_kernel_where_it_is_spelled_out():
+    # As torch.onnx writes it: both factors scaled, a float mask, 0 for NaN.
+    onnx = parser.parse_model(
+        """
+        <ir_version: 8, opset_import: ["" : 18]>
+        attend (float[2, 4, 40, 16] q, bool[2, 1, 1, 40] mask) => (float[2, 4, 40, 16] y)
+        <float half = {0.5}, float zero = {0.0}, float low = {-3.4028235e38}>
+        {
+            a = Exp(q)
+            b = Sin(q)
+            c = Cos(q)
+            t = Transpose <perm = [0, 1, 3, 2]> (b)
+            a_scaled = Mul(a, half)
+            t_scaled = Mul(t, half)
+            added = Where(mask, zero, low)
+            scores = MatMul(a_scaled, t_scaled)
+            masked = Add(scores, added)
+            shares = Softmax <axis = -1> (masked)
+            missing = IsNaN(shares)
+            weights = Where(missing, zero, shares)
+            result = MatMul(weights, c)
+            y = Exp(result)
+        }
+        """
+    )
+    q, mask = torch.randn(2, 4, 40, 16), torch.ones(2, 1, 1, 40, dtype=torch.bool)
+    assert kinds(onnx) == kinds(Masked(), (q, mask)) == ["map", "map", "map", "attention"]

@@ -118,6 +118,19 @@ def test_no_keys_at_all_give_zeros(rows, whole):
             compare(outputs(model, inputs), interpret(graph, inputs))
 
 
+@pytest.mark.parametrize(("rows", "length"), [(4, 70), (40, 70), (40, dims.symbol(Dim("length", 0, 100)))])
+def test_guarded_rows_with_a_nan_give_zeros(rows, length):
+    graph = spelled_out_attention(rows, length, guarded=True)
+    with compiled(graph, "cpu") as model:
+        assert set(model.explain().totals.values()) == {1}
+        for size in (70,) if isinstance(length, int) else (0, 33):
+            inputs = values(graph, length=size)
+            inputs[0][1], inputs[0][2, 0], inputs[0][3, 0] = np.nan, np.inf, 1e30
+            results = outputs(model, inputs)
+            compare(results, interpret(graph, inputs))
+            assert not results[0][1:3].any()
+
+
 @pytest.mark.parametrize("dtype", [F32, DType.BF16])
 @pytest.mark.parametrize(("rows", "parts"), [(1, (128, 1)), (3, (5, 20, 9)), (40, (150, 40))])
 def test_keys_and_values_are_read_where_their_parts_lie(rows, parts, dtype):

@@ -126,6 +126,14 @@ def test_no_keys_at_all_give_zeros(rows, longest, whole):
             compare(outputs(model, inputs), interpret(graph, inputs))
 
 
+@pytest.mark.parametrize(("rows", "length", "kernels"), [(20, 70, 1), (4, 2000, 2)])
+def test_guarded_rows_with_a_nan_give_zeros(rows, length, kernels):
+    graph = spelled_out_attention(rows, length, guarded=True)
+    inputs = values(graph)
+    inputs[0][1], inputs[0][2, 0], inputs[0][3, 0] = np.nan, np.inf, 1e30
+    check(graph, inputs, kernels=kernels)
+
+
 @pytest.mark.parametrize("shape", [(1, 70, 90, 36, 20), (1, 20, 50, 256, 256), (1, 1, 40, 64, 64)])
 def test_what_every_device_has_is_enough(shape):
     graph = attention(2, 2, shape, causal=True)

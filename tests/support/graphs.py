@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from mansard.dtypes import DType
 from mansard.ir import Constant, Graph, GraphBuilder, IndexMap, Value
-from mansard.ir.scalar import Apply, Cast, Const, Gather, Index
+from mansard.ir.scalar import Apply, Arg, Cast, Const, Gather, Index
 from mansard.testing.graphs import A0, A1, F32, binary, layer_norm, maps, matmul, op, softmax, unary
 
 __all__ = [
@@ -96,8 +96,8 @@ def attention(heads, keys, shape, *, dtype=F32, mask=None, causal=False):
     return b.build([b.attention(q, k, v, m, 0.3, causal)])
 
 
-def spelled_out_attention(rows, length):
-    """Attention of one head as products and a softmax of their own."""
+def spelled_out_attention(rows, length, *, guarded=False):
+    """Attention of one head as products and a softmax of their own, which puts 0 for NaN if it is guarded."""
     b = GraphBuilder()
     q, k, v = (b.input(name, (size, 16), F32) for name, size in (("q", rows), ("k", length), ("v", length)))
     product = Apply("mul", (A0, A1), F32)
@@ -105,6 +105,11 @@ def spelled_out_attention(rows, length):
         [q, k], [maps(0, 2), maps(1, 2)], (rows, length, 16), product, reduced=1, combiner="add"
     )
     shares, extents = softmax(b, scores), (rows, 16, length)
+    if guarded:
+        plane, zero = (rows, length), Const(0.0, F32)
+        missing = b.generic([shares], [maps(0, 1)], plane, Apply("isnan", (A0,), DType.BOOL))
+        kept = Apply("select", (Arg(0, DType.BOOL), zero, A1), F32)
+        shares = b.generic([missing, shares], [maps(0, 1)] * 2, plane, kept)
     return b.build(
         [b.generic([shares, v], [maps(0, 2), maps(2, 1)], extents, product, reduced=1, combiner="add")]
     )

@@ -255,5 +255,8 @@ class _Splitter:
         elif dims.bounds(self.length)[0] == 0:  # a sum of nothing
             empty = Apply("eq", (DimValue(self.length), Const(0, DType.I64)), DType.BOOL)
             divisor = Apply("select", (empty, Const(1.0, F32), divisor), F32)
-        body = Apply("div", (arg, divisor), F32)
+        body: Scalar = Apply("div", (arg, divisor), F32)
+        if form.guarded:
+            zero = Const(0.0, F32)
+            body = Apply("select", (Apply("gt", (Arg(1, F32), zero), DType.BOOL), body, zero), F32)
         self._generic([parts, sums], [point, point], domain, body, "merged", result=weighted.output)

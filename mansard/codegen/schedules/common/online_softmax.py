@@ -32,6 +32,16 @@ def reciprocal(frame: Frame, nest: AttentionNest, total: KValue) -> KValue:
     return b.binary("div", b.const(1.0, DType.F32), total)
 
 
+def divided(b: KernelBuilder, nest: AttentionNest, value: KValue, share: KValue, total: KValue) -> KValue:
+    """Weighted sums of a row times the `reciprocal` of its sum ``total``; 0 where a guarded row has none."""
+    result = b.binary("mul", value, share)
+    if not nest.form.guarded:
+        return result
+    total, zero = b.match(total, b.const(0.0, DType.F32))
+    positive = b.splat(b.compare("gt", total, zero), result.type.lanes)
+    return b.select(positive, result, b.const(0.0, DType.F32))
+
+
 def store_results(frame: Frame, nest: AttentionNest, total: KValue) -> None:
     """Store the weighted sum at the bound loops, and the results computed from it."""
     frame.ev.reduced[nest.form.weighted] = total

@@ -32,7 +32,7 @@ from mansard.codegen.schedules.common.attention_nest import (
 )
 from mansard.codegen.schedules.common.base import Frame, Scheduled, divides
 from mansard.codegen.schedules.common.key_bounds import key_bounds, last_bound
-from mansard.codegen.schedules.common.online_softmax import LOWEST, larger, reciprocal, store_results
+from mansard.codegen.schedules.common.online_softmax import LOWEST, divided, larger, reciprocal, store_results
 from mansard.codegen.schedules.common.staged import Staged, StagedEvaluator
 from mansard.codegen.schedules.common.transpose import transpose
 from mansard.codegen.schedules.cpu.attention_rows import AlongKeys
@@ -438,7 +438,7 @@ class _RowVectors:
 
             def weighted(c: KValue) -> KValue:
                 index = b.add(b.mul(c, b.idx(self.width)), offset)
-                return b.mul(b.load(self.results, index, lanes), share)
+                return divided(b, self.nest, b.load(self.results, index, lanes), share, total)
 
             with b.for_(0, self.columns, lanes if turned else 1) as loop, ev.scope():
                 if not turned:

@@ -20,7 +20,7 @@ from mansard.codegen.schedules.common.attention_nest import (
 )
 from mansard.codegen.schedules.common.base import Frame, power_of_two_below
 from mansard.codegen.schedules.common.key_bounds import key_bounds, last_bound
-from mansard.codegen.schedules.common.online_softmax import LOWEST, larger, reciprocal, store_results
+from mansard.codegen.schedules.common.online_softmax import LOWEST, divided, larger, reciprocal, store_results
 from mansard.codegen.schedules.common.transpose import sum_each
 from mansard.dtypes import DType
 
@@ -227,11 +227,10 @@ class AlongKeys:
 
     def _finish(self, r: int) -> None:
         b, ev, lanes = self.b, self.ev, self.column_lanes
-        share = reciprocal(self.frame, self.nest, b.load(self.totals, b.idx(r)))
+        total = b.load(self.totals, b.idx(r))
+        share = reciprocal(self.frame, self.nest, total)
         with b.for_(0, self.columns, lanes) as loop, ev.scope():
             if self.loops.column is not None:
                 self._bind_vector(self.loops.column, loop.index, lanes)
-            total = b.mul(
-                self._address(self.results, r * self.columns, loop.index, lanes), b.splat(share, lanes)
-            )
-            store_results(self.frame, self.nest, total)
+            value = self._address(self.results, r * self.columns, loop.index, lanes)
+            store_results(self.frame, self.nest, divided(b, self.nest, value, share, total))

@@ -29,7 +29,7 @@ from mansard.codegen.schedules.common.attention_nest import (
 )
 from mansard.codegen.schedules.common.base import Frame, Scheduled, divides
 from mansard.codegen.schedules.common.key_bounds import key_bounds, last_bound, tile_bound, without_bounds
-from mansard.codegen.schedules.common.online_softmax import LOWEST, larger, reciprocal, store_results
+from mansard.codegen.schedules.common.online_softmax import LOWEST, divided, larger, reciprocal, store_results
 from mansard.codegen.schedules.gpu.attention.exchange import Exchange
 from mansard.codegen.schedules.gpu.attention.matrix_tiles import (
     PIECE,
@@ -403,7 +403,7 @@ class _MatrixFlash:
             self._store_statistics(top, total)
         else:
             share = matrix.mapped(b, [total], lambda e: reciprocal(self.frame, self.nest, e[0]))
-            results = [b.mul(result, share) for result in results]
+            results = [self._divided(result, share, total) for result in results]
         width = self.columns // 4
         stride = width + 1
         for c, result in enumerate(results):
@@ -419,6 +419,12 @@ class _MatrixFlash:
                 ev.bind(column, b.mul(vector, b.idx(4)))
                 ev.vector, ev.multiple = (column[-1], 4), 4
                 store_results(self.frame, self.nest, b.bitcast(value, DType.F32))
+
+    def _divided(self, result: KValue, share: KValue, total: KValue) -> KValue:
+        if not self.form.guarded:
+            return self.b.mul(result, share)
+        parts = [result, share, total]
+        return matrix.mapped(self.b, parts, lambda e: divided(self.b, self.nest, e[0], e[1], e[2]))
 
     def _store_statistics(self, top: KValue, total: KValue) -> None:
         """Store the maxima and sums of the rows if the form has them as results."""

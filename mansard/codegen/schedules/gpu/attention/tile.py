@@ -16,7 +16,7 @@ from mansard.codegen.schedules.common.attention_nest import (
 )
 from mansard.codegen.schedules.common.base import Frame, divides
 from mansard.codegen.schedules.common.key_bounds import key_bounds, last_bound
-from mansard.codegen.schedules.common.online_softmax import LOWEST, larger, reciprocal, store_results
+from mansard.codegen.schedules.common.online_softmax import LOWEST, divided, larger, reciprocal, store_results
 from mansard.codegen.schedules.gpu.attention.work_split import VECTOR, AttentionTile
 from mansard.dims import DimLike
 from mansard.dtypes import DType
@@ -456,8 +456,8 @@ class FlashTile:
             there = b.compare("lt", b.add(self.first, row), ev.dim(self.extent))
             inside = there if inside is None else b.binary("and", inside, there)
         if self.form.partial is None:
-            share = reciprocal(self.frame, self.nest, b.load(self.totals, row))
-            value = b.mul(value, b.splat(share, VECTOR))
+            total = b.load(self.totals, row)
+            value = divided(b, self.nest, value, reciprocal(self.frame, self.nest, total), total)
         start = b.mul(vector, b.idx(VECTOR))
         with b.if_(inside if inside is not None else b.const(True, DType.BOOL)), ev.scope():
             self._bind_row(row)

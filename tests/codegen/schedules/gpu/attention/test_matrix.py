@@ -12,8 +12,9 @@ from mansard.codegen.schedules.choose import takes_attention
 from mansard.dims import Dim
 from mansard.drivers.vulkan.compiler import BACKEND
 from mansard.dtypes import DType
-from mansard.ir import GraphBuilder
+from mansard.ir import Generic, GraphBuilder
 from mansard.ir.interpreter.graph import interpret
+from mansard.ir.scalar import Apply, Const
 from mansard.passes.canonical.dce import eliminate_dead
 from mansard.passes.fusion.fuse import fuse
 from mansard.passes.parallel.split_attention import split_attention
@@ -33,10 +34,21 @@ RNG = np.random.default_rng(7)
 
 
 def check(
-    shape, dtype, target, *, heads=2, key_heads=1, mask=None, causal=False, empty=False, sizes=None, parts=0
+    shape,
+    dtype,
+    target,
+    *,
+    heads=2,
+    key_heads=1,
+    mask=None,
+    causal=False,
+    empty=False,
+    sizes=None,
+    parts=0,
+    guarded=False,
 ):
     """The first dispatch of an attention on the emulator; ``shape`` is (rows, keys, depth, columns). With
-    ``parts`` its keys are split for as many workgroups."""
+    ``parts`` its keys are split for as many workgroups. ``guarded`` rows give 0, also for a query of NaN."""
     target = TARGETS[target]
     rows, length, depth, columns = shape
     b = GraphBuilder()
@@ -53,6 +65,8 @@ def check(
     if empty:
         arrays[3][:, :, 1] = False
     canonical = run_passes(graph, canonical_steps())
+    if guarded:
+        canonical, arrays[0][:, :, 1] = _guarded(canonical), np.nan
     if parts:
         canonical = eliminate_dead(split_attention(canonical, parts))
     dispatch, *others = fuse(canonical, attention=lambda form: takes_attention(form, target)).dispatches
@@ -74,6 +88,18 @@ def check(
     return out[0].reshape(1, heads, -1, columns) if not parts else out
 
 
+def _guarded(graph):
+    """The graph with 0 for the weights of rows whose sum is not positive."""
+    ops = []
+    for op in graph.ops:
+        if isinstance(op, Generic) and isinstance(op.body, Apply) and op.body.op == "div":
+            zero = Const(0.0, F32)
+            positive = Apply("gt", (op.body.args[1], zero), DType.BOOL)
+            op = dataclasses.replace(op, body=Apply("select", (positive, op.body, zero), F32))
+        ops.append(op)
+    return graph.with_ops(ops)
+
+
 @pytest.mark.parametrize("dtype", [F16, BF16])
 @pytest.mark.parametrize("target", TARGETS)
 def test_causal_rows_in_whole_blocks(dtype, target):
@@ -89,6 +115,11 @@ def test_grouped_heads_and_tails_of_rows_and_keys(target):
 def test_masks(mask, empty):
     outputs = check((40, 130, 16, 16), F16, "registers", mask=mask, empty=empty)
     assert not empty or not outputs[:, :, 1].any()
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_guarded_rows_with_a_nan_give_zeros(target):
+    assert not check((40, 70, 16, 16), F16, target, guarded=True)[:, :, 1].any()
 
 
 @pytest.mark.parametrize("target", TARGETS)
