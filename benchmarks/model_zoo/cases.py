@@ -13,7 +13,7 @@ from benchmarks.model_zoo.weights import Array
 
 BATCH = "batch"
 Size = int | str
-"""A size, or the name of one that varies, possibly ``8*name``."""
+"""A size, or the name of one that varies, possibly ``8*name`` or ``8*name+1``."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,15 @@ def value_of(size: Size, sizes: Mapping[str, int]) -> int:
     """A size in numbers."""
     if isinstance(size, int):
         return size
-    factor, _, name = size.rpartition("*")
-    return int(factor or 1) * sizes[name]
+    factor, name, offset = parts_of(size)
+    return factor * sizes[name] + offset
+
+
+def parts_of(size: str) -> tuple[int, str, int]:
+    """The factor, name and offset of a size that varies."""
+    product, _, offset = size.partition("+")
+    factor, _, name = product.rpartition("*")
+    return int(factor or 1), name, int(offset or 0)
 
 
 @dataclass(frozen=True)
@@ -63,8 +70,6 @@ class Case:
     other: Mapping[str, int] = field(default_factory=dict)
     ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     family: str = "vision"
-    fixed: tuple[str, ...] = ()
-    """Dims that TensorFlow's converter cannot leave open."""
 
     @property
     def architecture(self) -> Callable[..., Any]:
@@ -88,22 +93,28 @@ CASES = (
         "mobilebert",
         (Input("ids", (BATCH, "length"), "ids", 30522), Input("mask", (BATCH, "length"), "mask")),
         {BATCH: 1, "length": 128}, {BATCH: 2, "length": 37}, {BATCH: (1, 4), "length": (4, 384)},
-        "sequences", ("length",),
+        "sequences",
     ),
-    Case("deeplab_v3", _pixels(257, 257), ONE, TWO, UP_TO_4),
-    Case("resnet50", _pixels(224, 224), ONE, TWO, UP_TO_4),
+    Case(
+        "deeplab_v3", _pixels("16*h+1", "16*w+1"), {BATCH: 1, "h": 16, "w": 16}, {BATCH: 2, "h": 7, "w": 10},
+        {BATCH: (1, 4), "h": (2, 32), "w": (2, 32)},
+    ),
+    Case(
+        "resnet50", _pixels("32*h", "32*w"), {BATCH: 1, "h": 7, "w": 7}, {BATCH: 2, "h": 5, "w": 4},
+        {BATCH: (1, 4), "h": (2, 16), "w": (2, 16)},
+    ),
     Case("vit_small", _pixels(224, 224), ONE, TWO, UP_TO_4),
     Case(
         "posenet", _pixels("32*h", "32*w"), {BATCH: 1, "h": 8, "w": 8}, {BATCH: 2, "h": 5, "w": 7},
-        {BATCH: (1, 4), "h": (2, 16), "w": (2, 16)}, fixed=("h", "w"),
+        {BATCH: (1, 4), "h": (2, 16), "w": (2, 16)},
     ),
-    Case("detector", (Input("pixels", (1, 3, 320, 320)),), {}),
+    Case("detector", _pixels(320, 320), ONE, TWO, UP_TO_4),
     Case(
         "speech", (Input("frames", (BATCH, 100, 40)),), ONE, TWO, UP_TO_4, "sequences",
     ),
     Case(
         "unet", _pixels("16*h", "16*w"), {BATCH: 1, "h": 8, "w": 8}, {BATCH: 2, "h": 5, "w": 3},
-        {BATCH: (1, 4), "h": (2, 16), "w": (2, 16)}, fixed=("h", "w"),
+        {BATCH: (1, 4), "h": (2, 16), "w": (2, 16)},
     ),
     Case(
         "translator",
@@ -112,7 +123,7 @@ CASES = (
             Input("target", (BATCH, "written"), "ids", 16000),
         ),
         {BATCH: 1, "length": 48, "written": 32}, {BATCH: 2, "length": 19, "written": 7},
-        {BATCH: (1, 4), "length": (2, 128), "written": (2, 128)}, "sequences", ("length", "written"),
+        {BATCH: (1, 4), "length": (2, 128), "written": (2, 128)}, "sequences",
     ),
     Case(
         "diffusion",
@@ -121,7 +132,7 @@ CASES = (
             Input("context", (BATCH, 77, 256)), Input("rates", (2,)),
         ),
         {BATCH: 1, "h": 8, "w": 8}, {BATCH: 2, "h": 5, "w": 6},
-        {BATCH: (1, 4), "h": (2, 16), "w": (2, 16)}, "sequences", ("h", "w"),
+        {BATCH: (1, 4), "h": (2, 16), "w": (2, 16)}, "sequences",
     ),
 )  # fmt: skip
 BY_NAME = {case.name: case for case in CASES}

@@ -173,22 +173,24 @@ class _Layers(CommonLayers):
         return x.max(-1), x.argmax(-1)
 
     def suppress(self, boxes: Tensor, scores: Tensor, count: int, overlap: float) -> tuple[Tensor, Tensor]:
-        area = (boxes[:, 2:] - boxes[:, :2]).prod(-1)
-        places = jnp.arange(boxes.shape[0])
+        area = (boxes[..., 2:] - boxes[..., :2]).prod(-1)
+        places = jnp.arange(boxes.shape[1])
 
         def step(scores: Tensor, _: None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-            number = scores.argmax()
-            box = boxes[number]
-            common = jnp.minimum(boxes[:, 2:], box[2:]) - jnp.maximum(boxes[:, :2], box[:2])
+            number = scores.argmax(1, keepdims=True)
+            box = self.rows(boxes, number)
+            common = jnp.minimum(boxes[..., 2:], box[..., 2:]) - jnp.maximum(boxes[..., :2], box[..., :2])
             shared = jnp.maximum(common, 0).prod(-1)
-            ratio = shared / (area + area[number] - shared)
+            ratio = shared / (area + self.rows(area, number) - shared)
             dropped = jnp.where((ratio > overlap) | (places == number), 0.0, scores)
-            return dropped, (number, scores[number])
+            return dropped, (number[:, 0], self.rows(scores, number)[:, 0])
 
-        return lax.scan(step, scores, None, count)[1]
+        numbers, kept = lax.scan(step, scores, None, count)[1]
+        return numbers.T, kept.T
 
     def rows(self, x: Tensor, numbers: Tensor) -> Tensor:
-        return jnp.take(x, numbers, axis=0, mode="clip")
+        places = numbers.reshape(*numbers.shape, *(1,) * (x.ndim - 2))
+        return jnp.take_along_axis(x, places, 1, mode="clip")
 
     def gru(self, x: Tensor, name: str, width: int) -> Tensor:
         into = self.weight(f"{name}.in", (3 * width, x.shape[-1]), "matrix")

@@ -175,14 +175,28 @@ class Layers(CommonLayers):
         return tf.reduce_max(x, -1), tf.argmax(x, -1, output_type=tf.int32)
 
     def suppress(self, boxes: Tensor, scores: Tensor, count: int, overlap: float) -> tuple[Tensor, Tensor]:
-        numbers, kept, _ = tf.raw_ops.NonMaxSuppressionV5(
-            boxes=boxes, scores=scores, max_output_size=count, iou_threshold=overlap, score_threshold=0.0,
-            soft_nms_sigma=0.0, pad_to_max_output_size=True,
-        )  # fmt: skip
+        if boxes.shape[0] == 1:  # the operator takes one image
+            numbers, kept, _ = tf.raw_ops.NonMaxSuppressionV5(
+                boxes=boxes[0], scores=scores[0], max_output_size=count, iou_threshold=overlap,
+                score_threshold=0.0, soft_nms_sigma=0.0, pad_to_max_output_size=True,
+            )  # fmt: skip
+            return numbers[None], kept[None]
+        area = tf.reduce_prod(boxes[..., 2:] - boxes[..., :2], -1)
+        places = tf.range(boxes.shape[1])
+        chosen = []
+        for _ in range(count):
+            number = tf.argmax(scores, 1, output_type=tf.int32)[:, None]
+            box = self.rows(boxes, number)
+            common = tf.minimum(boxes[..., 2:], box[..., 2:]) - tf.maximum(boxes[..., :2], box[..., :2])
+            shared = tf.reduce_prod(tf.maximum(common, 0.0), -1)
+            ratio = shared / (area + self.rows(area, number) - shared)
+            chosen.append((number, self.rows(scores, number)))
+            scores = tf.where((ratio > overlap) | (places == number), 0.0, scores)
+        numbers, kept = (tf.concat(part, 1) for part in zip(*chosen, strict=True))
         return numbers, kept
 
     def rows(self, x: Tensor, numbers: Tensor) -> Tensor:
-        return tf.gather(x, numbers)
+        return tf.gather(x, numbers, batch_dims=1)
 
     def gru(self, x: Tensor, name: str, width: int) -> Tensor:
         into = self.weight(f"{name}.in", (3 * width, x.shape[-1]), "matrix")

@@ -143,21 +143,23 @@ class Network(CommonLayers, nn.Module):
 
     def suppress(self, boxes: Tensor, scores: Tensor, count: int, overlap: float) -> tuple[Tensor, Tensor]:
         numbers, kept = [], []
-        area = (boxes[:, 2:] - boxes[:, :2]).prod(-1)
-        places = torch.arange(boxes.shape[0])
+        area = (boxes[..., 2:] - boxes[..., :2]).prod(-1)
+        places = torch.arange(boxes.shape[1])
         for _ in range(count):
-            number = scores.argmax(0, keepdim=True)
-            box = boxes.index_select(0, number)
-            common = torch.minimum(boxes[:, 2:], box[:, 2:]) - torch.maximum(boxes[:, :2], box[:, :2])
+            number = scores.argmax(1, keepdim=True)
+            box = self.rows(boxes, number)
+            common = torch.minimum(boxes[..., 2:], box[..., 2:]) - torch.maximum(boxes[..., :2], box[..., :2])
             shared = common.clamp(min=0).prod(-1)
-            ratio = shared / (area + area.index_select(0, number) - shared)
+            ratio = shared / (area + area.gather(1, number) - shared)
             numbers.append(number)
-            kept.append(scores.index_select(0, number))
+            kept.append(scores.gather(1, number))
             scores = torch.where((ratio > overlap) | (places == number), 0.0, scores)
-        return torch.cat(numbers), torch.cat(kept)
+        return torch.cat(numbers, 1), torch.cat(kept, 1)
 
     def rows(self, x: Tensor, numbers: Tensor) -> Tensor:
-        return x.index_select(0, numbers)
+        if x.dim() == 2:
+            return x.gather(1, numbers)
+        return x.gather(1, numbers[..., None].expand(-1, -1, x.shape[2]))
 
     def gru(self, x: Tensor, name: str, width: int) -> Tensor:
         weights = [

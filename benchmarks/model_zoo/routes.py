@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.model_zoo.cases import BATCH, Case
+from benchmarks.model_zoo.cases import BATCH, Case, parts_of
 from benchmarks.model_zoo.weights import Array
 
 Options = dict[str, Any]
@@ -60,8 +60,9 @@ def _torch_dims(case: Case, symbol: Callable[[str, int, int], Any]) -> tuple[dic
         axes = {}
         for axis, size in enumerate(x.shape):
             if isinstance(size, str):
-                factor, _, name = size.rpartition("*")
-                axes[axis] = int(factor) * known[name] if factor else known[name]
+                factor, name, offset = parts_of(size)
+                scaled = known[name] if factor == 1 else factor * known[name]
+                axes[axis] = scaled + offset if offset else scaled
         shapes.append(axes)
     return tuple(shapes)
 

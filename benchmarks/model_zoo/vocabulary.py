@@ -112,11 +112,11 @@ class Vocabulary(Protocol):
         """The largest of the last dim and its number, in i64 or i32."""
 
     def suppress(self, boxes: Tensor, scores: Tensor, count: int, overlap: float) -> tuple[Tensor, Tensor]:
-        """Greedy non-maximum suppression of boxes (N, 4) of corners by scores (N): the numbers of ``count``
-        boxes, and their scores, 0 where fewer are left."""
+        """Greedy non-maximum suppression of boxes (batch, N, 4) of corners by scores (batch, N): the numbers
+        of ``count`` boxes, and their scores, 0 where fewer are left."""
 
     def rows(self, x: Tensor, numbers: Tensor) -> Tensor:
-        """Rows by number."""
+        """(batch, N, …) to (batch, count, …): rows by numbers (batch, count)."""
 
     def gru(self, x: Tensor, name: str, width: int) -> Tensor:
         """(batch, length, features) to (batch, length, width), by the gates of PyTorch."""

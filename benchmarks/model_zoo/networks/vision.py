@@ -120,7 +120,7 @@ def posenet(o: Vocabulary, pixels: Tensor) -> tuple[Tensor, ...]:
 
 def detector(o: Vocabulary, pixels: Tensor) -> tuple[Tensor, ...]:
     """SSDLite over MobileNetV2 (320 x 320, two levels of three anchors), with suppression: boxes, classes and
-    scores of the 20 best. Liu et al. (2016). Takes one image."""
+    scores of the 20 best. Liu et al. (2016)."""
     coarse, fine = _mobilenet_v2(o, pixels)
     boxes, scores = [], []
     for level, x in enumerate((fine, coarse)):
@@ -128,12 +128,13 @@ def detector(o: Vocabulary, pixels: Tensor) -> tuple[Tensor, ...]:
             channels = 96 if level == 0 else 320
             y = _unit(o, x, f"{name}.{level}.depth", channels, 3, groups=channels)
             y = o.conv(y, f"{name}.{level}.point", 3 * width, bias=True)
-            parts.append(o.reshape(o.tokens(y), (-1, width)))
-    code, logits = o.join(boxes, 0), o.join(scores, 0)
+            places = 3 * (20 * 20, 10 * 10)[level]
+            parts.append(o.reshape(o.tokens(y), (-1, places, width)))
+    code, logits = o.join(boxes, 1), o.join(scores, 1)
     anchors = o.constant("anchors", (3 * (20 * 20 + 10 * 10), 4))
     centre = o.columns(code, 0, 2) * o.columns(anchors, 2, 4) * 0.1 + o.columns(anchors, 0, 2)
     half = o.activation(o.columns(code, 2, 4) * 0.2, "exp") * o.columns(anchors, 2, 4) * 0.5
-    corners = o.join([centre - half, centre + half], 1)
+    corners = o.join([centre - half, centre + half], 2)
     likely, kind = o.best(o.columns(o.softmax(logits), 1, 21))
     numbers, kept = o.suppress(corners, likely, 20, 0.5)
     return o.rows(corners, numbers), o.rows(kind, numbers), kept
