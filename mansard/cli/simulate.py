@@ -6,11 +6,12 @@ import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mansard.cli.models import ArtifactArgument
+from mansard.cli.models import ArtifactArgument, InFlightOption, RequestsOption
 from mansard.cli.output import JsonOption, Output, milliseconds, si
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from mansard.placement.plan_memory import SlotMemory
     from mansard.placement.problem import PlacementProblem
     from mansard.plan.plan import Plan
+    from mansard.runtime.profiling.device_timeline import TimelineRow
+    from mansard.runtime.profiling.intervals import Span
     from mansard.targets.profile import DeviceProfile
 
 SizeOption = Annotated[
@@ -35,8 +38,8 @@ def simulate(
             "--profile",
             metavar="CHIP",
             help="A TOML file with a table per device, or a shipped chip: apple-m2, core-ultra-200v, "
-            "jetson-agx-orin, rk3588, snapdragon-8-gen-3. Default: this machine, with calibrated figures "
-            "where there are any.",
+            "cortex-m85-ethos-u85, imx95, jetson-agx-orin, rk3588, snapdragon-8-gen-3. Default: this "
+            "machine, with calibrated figures where there are any.",
         ),
     ] = None,
     size: SizeOption = None,
@@ -44,6 +47,12 @@ def simulate(
         bool,
         typer.Option("--place", help="Also search for the best placement on that chip."),
     ] = False,
+    requests: RequestsOption = 1,
+    in_flight: InFlightOption = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option("--trace", metavar="FILE", help="Write the predicted timeline, for ui.perfetto.dev."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Predict latency, busy time, copies and memory of a compiled model on another chip.
@@ -51,6 +60,7 @@ def simulate(
     The model's schedule is run against the chip's profile; no device is opened and nothing is computed.
     """
     from mansard.artifact.resources import read_artifact
+    from mansard.cli.trace import trace_document, write_trace
     from mansard.placement.plan_memory import slot_memory
     from mansard.placement.plan_workload import replay
     from mansard.placement.simulate import simulate as run
@@ -82,6 +92,11 @@ def simulate(
         }
         if place:
             result["best"] = best(plan, problem)
+        if requests > 1 or trace is not None:
+            many = requests_in_flight(plan, problem, labels, requests, in_flight or 4)
+            result["requests"] = many.figures
+            if trace is not None:
+                write_trace(trace, trace_document(many.rows, {}, plan.name, many.all_busy))
         out.show(f"{plan.name} on {chip.name}" + _shown(sizes))
         out.show(device_table(result["devices"]))
         for line in lines(result):
@@ -193,6 +208,66 @@ def best(plan: Plan, problem: PlacementProblem) -> dict[str, Any]:
     }
 
 
+@dataclass(frozen=True)
+class RequestsInFlight:
+    """The simulated requests as data, and their commands for a trace."""
+
+    figures: Mapping[str, Any]
+    rows: Sequence[TimelineRow]
+    all_busy: Sequence[Span]
+
+
+def requests_in_flight(
+    plan: Plan, problem: PlacementProblem, labels: Sequence[int], requests: int, in_flight: int
+) -> RequestsInFlight:
+    """Simulate ``requests`` calls of a placement, at most ``in_flight`` of them at a time."""
+    from mansard.placement.simulate import simulate
+    from mansard.placement.simulate_requests import simulate_requests
+    from mansard.runtime.profiling.device_timeline import TimelineRow
+    from mansard.runtime.profiling.intervals import intersection, total_length
+
+    run = simulate_requests(problem, labels, requests, in_flight)
+    names = [device.name for device in plan.devices]
+    rows = [
+        TimelineRow(
+            names[span.device],
+            f"transfer {span.edge}" if span.dispatch is None else plan.decisions[span.dispatch].dispatch,
+            round(1e9 * span.start),
+            round(1e9 * span.end),
+            span.request,
+        )
+        for span in sorted(run.spans, key=lambda span: span.start)
+    ]
+    used = [name for name in names if any(row.slot == name for row in rows)]
+    all_busy = intersection([[(r.start_ns, r.end_ns) for r in rows if r.slot == name] for name in used])
+    figures = {
+        "requests": requests,
+        "in_flight": min(in_flight, requests),
+        "ms": run.seconds * 1e3,
+        "lockstep_ms": requests * simulate(problem, labels, lockstep=True).seconds * 1e3,
+        "per_second": requests / run.seconds,
+        "request_ms": [seconds * 1e3 for seconds in run.request_seconds],
+        "bound_ms": run.bound * 1e3,
+        "bound_by": "critical path" if run.bound_by is None else names[run.bound_by],
+        "efficiency": run.efficiency,
+        "all_busy_ms": total_length(all_busy) / 1e6,
+        "busy_ms": {name: seconds * 1e3 for name, seconds in zip(names, run.busy, strict=True)},
+    }
+    return RequestsInFlight(figures, rows, all_busy)
+
+
+def request_lines(figures: Mapping[str, Any]) -> list[str]:
+    """The figures as text."""
+    busy = ", ".join(f"{name} {100 * ms / figures['ms']:.0f} %" for name, ms in figures["busy_ms"].items())
+    return [
+        f"{figures['requests']} requests, {figures['in_flight']} in flight: {milliseconds(figures['ms'])} "
+        f"({figures['per_second']:.0f} per second), {milliseconds(figures['lockstep_ms'])} "
+        "if one device at a time ran",
+        f"overlap efficiency {figures['efficiency']:.2f} (bound {milliseconds(figures['bound_ms'])}, "
+        f"{figures['bound_by']}); busy: {busy}; all at once for {milliseconds(figures['all_busy_ms'])}",
+    ]
+
+
 def _shown(sizes: Mapping[str, int]) -> str:
     return f" ({', '.join(f'{name}={size}' for name, size in sizes.items())})" if sizes else ""
 
@@ -205,6 +280,8 @@ def lines(result: Mapping[str, Any]) -> list[str]:
         f"{result['handoffs']} handoffs between devices, {result['copies']} copies of "
         f"{si(result['copied_bytes'], 'B')}",
     ]
+    if "requests" in result:
+        shown += request_lines(result["requests"])
     if "best" in result:
         best = result["best"]
         spread = ", ".join(f"{count} on {name}" for name, count in best["dispatches"].items())

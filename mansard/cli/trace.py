@@ -55,11 +55,7 @@ def trace(
         profile = model.profile(*inputs, requests=requests, in_flight=in_flight)
         facts = {(t.device, t.dispatch): arguments(t) for t in dispatch_times(model.plan, [profile])}
         document = trace_document(profile.rows, facts, model.plan.name, profile.all_busy)
-        try:
-            output.write_text(json.dumps(document), encoding="utf-8")
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise typer.BadParameter(f"{output} cannot be written: {reason}") from None
+        write_trace(output, document)
         tracks = sorted({row[0] for row in profile.rows})
         out.show(
             f"{output}: {len(profile.rows)} events on {len(tracks)} tracks ({', '.join(tracks)}), "
@@ -76,6 +72,15 @@ def trace(
                 "devices": profile.devices,
             }
         )
+
+
+def write_trace(path: Path, document: Mapping[str, Any]) -> None:
+    """Write a trace; raises typer.BadParameter when it cannot be written."""
+    try:
+        path.write_text(json.dumps(document), encoding="utf-8")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise typer.BadParameter(f"{path} cannot be written: {reason}") from None
 
 
 def arguments(row: DispatchTime) -> dict[str, Any]:

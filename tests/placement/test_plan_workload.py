@@ -322,6 +322,29 @@ def test_simulate(files):
     assert wrong.exit_code == 2 and "dim of the model" in wrong.stderr
 
 
+def test_simulate_requests_in_flight(files, tmp_path):
+    artifact, chip = files
+    arguments = artifact, "--profile", chip, "--requests", 8, "--in-flight", 3
+    run = invoke(*arguments, "--trace", tmp_path / "trace.json", "--json")
+    assert run.exit_code == 0, run.stderr
+    result = json.loads(run.stdout)
+    many = result["requests"]
+    assert many["requests"] == 8 and many["in_flight"] == 3 and len(many["request_ms"]) == 8
+    assert many["lockstep_ms"] == pytest.approx(8 * result["lockstep_ms"])
+    assert max(many["busy_ms"].values()) <= many["bound_ms"] <= many["ms"] < many["lockstep_ms"]
+    assert many["efficiency"] == pytest.approx(many["bound_ms"] / many["ms"])
+    assert sum(many["busy_ms"].values()) == pytest.approx(8 * sum(r["busy_ms"] for r in result["devices"]))
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    together = sum(event["dur"] for event in events if event["name"] == "all busy" and event["ph"] == "X")
+    assert together / 1e3 == pytest.approx(many["all_busy_ms"]) and together > 0
+    assert {e["args"]["request"] for e in events if "request" in e.get("args", {})} == set(range(8))
+
+    shown = invoke(*arguments)
+    assert "8 requests, 3 in flight" in shown.stdout and "overlap efficiency" in shown.stdout
+    refused = invoke(*arguments, "--trace", tmp_path / "missing" / "trace.json")
+    assert refused.exit_code == 2 and "cannot be written" in refused.stderr
+
+
 def test_simulate_on_this_machine(files):
     artifact, _ = files
     result = invoke(artifact, "--json")
