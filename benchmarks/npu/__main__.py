@@ -1,4 +1,5 @@
-"""Networks in int8 on a Hexagon NPU, beside Qualcomm's own run of the whole network as one ONNX model.
+"""Networks in int8 on a Hexagon NPU, beside Qualcomm's own run of the whole network as one ONNX model; with
+``--device ethos-u`` on an Ethos-U (`benchmarks.npu.ethos_u`).
 
     make plugins-test PLUGINS=qnn                               # its environment
     build/plugins/qnn/bin/python -m benchmarks.npu [--network mobilenet_v2] [--markdown FILE] [--json FILE]
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from benchmarks.npu import ethos_u
 from benchmarks.npu.networks import NAMES
 
 if TYPE_CHECKING:
@@ -110,8 +112,18 @@ def _report(report: Any) -> dict[str, Any]:
     }
 
 
-def _in_child(name: str, target: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "benchmarks.npu", "--child", name, "--target", target]
+def _in_child(name: str, target: str, device: str) -> dict[str, Any]:
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.npu",
+        "--device",
+        device,
+        "--child",
+        name,
+        "--target",
+        target,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         return {"network": name, "failure": (done.stderr.strip().splitlines() or ["it failed"])[-1]}
@@ -170,16 +182,23 @@ def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--network", choices=NAMES, action="append")
-    parser.add_argument("--target", default="qnn")
+    parser.add_argument("--device", choices=("qnn", "ethos-u"), default="qnn", help="whose NPU")
+    parser.add_argument("--target", help="of the device: another than qnn and ethos-u:u85-256")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--markdown", type=Path)
     chosen = parser.parse_args()
+    ethos = chosen.device == ethos_u.DEVICE
     if chosen.child:
-        print(json.dumps(measure(chosen.child, chosen.target)))
+        row = (ethos_u.measure if ethos else measure)(chosen.child, chosen.target)
+        print(json.dumps(row))
         return
-    rows = [_in_child(name, chosen.target) for name in chosen.network or NAMES]
-    text = table(rows)
+    if ethos:
+        runs = ethos_u.runs(chosen.network or NAMES, chosen.target)
+    else:
+        runs = [(name, chosen.target or "qnn") for name in chosen.network or NAMES]
+    rows = [_in_child(name, target, chosen.device) for name, target in runs]
+    text = (ethos_u.table if ethos else table)(rows)
     print(text)
     if chosen.json:
         chosen.json.write_text(json.dumps(rows, indent=1))

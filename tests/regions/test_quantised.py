@@ -14,7 +14,7 @@ from mansard.ir import Constant, GraphBuilder, IndexMap
 from mansard.ir.graph import Graph
 from mansard.ir.scalar import Apply, Arg, Cast, Const
 from mansard.ir.types import Value
-from mansard.regions.named import Concat, Conv, Elementwise, MatMul, NamedGraph, Pool, Recode
+from mansard.regions.named import Concat, Conv, Elementwise, MatMul, NamedGraph, Pool, Recode, Resize
 from mansard.regions.onnx import onnx_model
 from mansard.regions.raising import raise_graph
 
@@ -235,3 +235,14 @@ def test_rows_that_are_padded_as_a_whole_are_padded_images() -> None:
     y = q.node("Conv", q.start, q.weights(4, 3, 3, 3), strides=[2, 2], pads=[0, 0, 1, 1])
     conv = only(checked(q.graph(q.rounded(y, 0.05, 3)), {"Conv"}), Conv)
     assert isinstance(conv, Conv) and conv.pads == ((0, 1), (0, 1))
+
+
+def test_images_of_integers_are_resized_between_encodings() -> None:
+    q = Qdq(1, 4, 6, 6)
+    sizes = q.constant(np.array([1, 4, 12, 9], np.int64))
+    y = q.node("Resize", q.start, "", "", sizes, mode="linear")
+    named = checked(q.graph(q.rounded(y, 0.03, 90)), {"Resize"})
+    op = only(named, Resize)
+    assert isinstance(op, Resize) and {*op.inputs, op.output} <= set(named.encodings)
+    nodes = [node.op_type for node in onnx_model(named).graph.node]
+    assert nodes == ["DequantizeLinear", "Resize", "QuantizeLinear"]

@@ -181,17 +181,36 @@ def _resize(op: Resize, operands: Sequence[Array]) -> Array:
     for axis in range(first, first + rank):
         size, wanted = x.shape[axis], op.output.type.shape[axis]
         assert isinstance(wanted, int)
-        places = resize_places(op.coordinates, size, wanted)
         if op.mode == "nearest":
-            index = np.ceil(places - 0.5) if op.coordinates == "half_pixel" else np.floor(places + 1e-6)
-            x = np.take(x, np.clip(index.astype(np.int64), 0, size - 1), axis)
+            x = np.take(x, nearest_places(op.coordinates, size, wanted), axis)
             continue
-        places = np.clip(places, 0, size - 1)
-        low = np.floor(places).astype(np.int64)
-        part = (places - low).astype(np.float32)
-        part = part.reshape([-1 if d == axis else 1 for d in range(x.ndim)])
-        x = np.take(x, low, axis) * (1 - part) + np.take(x, np.minimum(low + 1, size - 1), axis) * part
+        low, high, part = linear_places(op.coordinates, size, wanted)
+        part = part.astype(np.float32).reshape([-1 if d == axis else 1 for d in range(x.ndim)])
+        x = np.take(x, low, axis) * (1 - part) + np.take(x, high, axis) * part
     return x
+
+
+def nearest_places(coordinates: str, size: int, wanted: int) -> Array:
+    """The index that each of ``wanted`` indices takes along a dim of ``size`` elements (`Resize`)."""
+    places = resize_places(coordinates, size, wanted)
+    index = np.ceil(places - 0.5) if coordinates == "half_pixel" else np.floor(places + 1e-6)
+    return np.asarray(np.clip(index.astype(np.int64), 0, size - 1))
+
+
+def linear_places(coordinates: str, size: int, wanted: int) -> tuple[Array, Array, Array]:
+    """For each of ``wanted`` indices the two that it lies between, and how far from the first (`Resize`)."""
+    places = np.clip(resize_places(coordinates, size, wanted), 0, size - 1)
+    low = np.floor(places).astype(np.int64)
+    return low, np.minimum(low + 1, size - 1), places - low
+
+
+def resize_matrix(coordinates: str, size: int, wanted: int) -> Array:
+    """The weights of linear interpolation: (wanted, size)."""
+    low, high, part = linear_places(coordinates, size, wanted)
+    matrix, rows = np.zeros((wanted, size)), np.arange(wanted)
+    np.add.at(matrix, (rows, low), 1 - part)
+    np.add.at(matrix, (rows, high), part)
+    return matrix
 
 
 def resize_places(coordinates: str, size: int, wanted: int) -> Array:

@@ -11,6 +11,7 @@ import numpy as np
 from mansard.dtypes import DType
 from mansard.errors import CodegenError
 from mansard.regions.named.builder import static
+from mansard.regions.named.evaluate import nearest_places
 from mansard.regions.named.ops import (
     Broadcast,
     Concat,
@@ -127,11 +128,44 @@ def _pad(w: OnnxWriter, op: Pad, operands: Sequence[str]) -> str:
 
 
 def _resize(w: OnnxWriter, op: Resize, operands: Sequence[str]) -> str:
-    nearest = "round_prefer_floor" if op.coordinates == "half_pixel" else "floor"
     attributes = {"mode": op.mode, "coordinate_transformation_mode": op.coordinates}
     if op.mode == "nearest":
-        attributes["nearest_mode"] = nearest
+        if not _is_exact(op):
+            return _taken(w, op, operands[0])
+        attributes["nearest_mode"] = "round_prefer_floor" if op.coordinates == "half_pixel" else "floor"
     return w.node("Resize", *operands, "", "", w.ints(static(op.output.type.shape)), **attributes)
+
+
+def _spatial(op: Resize) -> list[tuple[int, int, int]]:
+    """Each spatial dim with its extents before and behind."""
+    given, wanted = static(op.inputs[0].type.shape), static(op.output.type.shape)
+    first = 2 if op.channels_first else 1
+    return [(d, given[d], wanted[d]) for d in range(first, first + len(given) - 2)]
+
+
+def _is_exact(op: Resize) -> bool:
+    """Whether an op in f32 takes the elements it is meant to, as runtimes compute coordinates: with 14
+    elements made 2, index 1 stands for 1 / (2 / 14), which may be below 7."""
+    for _, size, wanted in _spatial(op):
+        index, scale = np.arange(wanted, dtype=np.float32), np.float32(wanted / size)
+        if op.coordinates == "half_pixel":
+            half = np.float32(0.5)
+            places = np.ceil((index + half) / scale - half - half)
+        elif op.coordinates == "asymmetric":
+            places = np.floor(index / scale)
+        else:
+            places = np.floor(index * np.float32(size - 1) / np.float32(max(wanted - 1, 1)))
+        if not np.array_equal(np.clip(places, 0, size - 1), nearest_places(op.coordinates, size, wanted)):
+            return False
+    return True
+
+
+def _taken(w: OnnxWriter, op: Resize, x: str) -> str:
+    """The nearest elements by their indices."""
+    for axis, size, wanted in _spatial(op):
+        if size != wanted:
+            x = w.node("Gather", x, w.ints(nearest_places(op.coordinates, size, wanted).tolist()), axis=axis)
+    return x
 
 
 def _shaped(kind: str) -> Rule:

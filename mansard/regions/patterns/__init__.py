@@ -1,1 +1,1 @@
-"""Patterns of several named ops: padding of windows, biases, clamps, means and softmax."""
+"""Patterns of several named ops: padding of windows, biases, clamps, means, softmax and resized images."""

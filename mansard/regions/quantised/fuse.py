@@ -32,6 +32,12 @@ from mansard.regions.named.ops import (
 _VIEWS = (Reshape, Transpose, Slice, Broadcast, Pad)
 
 
+def moves(op: NamedOp | None) -> bool:
+    """Whether an op has elements of its operand at other places, be they numbers or integers that stand for
+    them."""
+    return isinstance(op, _VIEWS) or (isinstance(op, Resize) and op.mode == "nearest" and op.clamp is None)
+
+
 def computes(op: NamedOp | None) -> bool:
     """Whether an op computes real numbers, whose result may be clamped and encoded."""
     if isinstance(op, Elementwise):
@@ -59,7 +65,7 @@ def _decoded(e: Editor, encoded: Value, real: Value) -> None:
     """Let what reads real numbers read the integers that stand for them; views of the numbers become views
     of the integers."""
     for reader in e.readers(real):
-        if not isinstance(reader, _VIEWS) or reader.output in e.outputs:
+        if not moves(reader) or reader.output in e.outputs:
             inputs = tuple(encoded if value is real else value for value in reader.inputs)
             e.put(replace(reader, inputs=inputs))
             continue
@@ -76,12 +82,12 @@ def _encoded(e: Editor, op: Recode) -> None:
     if maker is None or x in e.encodings or e.only_reader(x) is not op:
         return
     merged = sources((maker, op))
-    if computes(maker):
+    if computes(maker) and not moves(maker):
         clamp = both_clamps(maker.clamp, op.clamp)
         e.drop(op.output)
         e.drop(x)
         e.put(replace(maker, output=op.output, clamp=clamp, sources=merged))
-    elif isinstance(maker, _VIEWS):
+    elif moves(maker):
         source = maker.inputs[0]
         inner = e.value(op.output.name, static(source.type.shape), op.output.type.dtype)
         e.encodings[inner] = e.encodings[op.output]

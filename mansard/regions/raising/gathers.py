@@ -37,6 +37,10 @@ def _along(b: NamedBuilder, x: Value, axis: int, index: Value, shape: Sequence[i
     if index not in b.constants:
         return b.gather(x, _clamped(b, index, size), axis)
     places = np.clip(b.array(index).astype(np.int64), 0, size - 1)
+    if places.ndim == 0:
+        sizes = [1 if d == axis else extent for d, extent in enumerate(static(x.type.shape))]
+        starts = [int(places) if d == axis else 0 for d in range(len(sizes))]
+        return b.reshape(b.slice(x, starts, sizes), (*sizes[:axis], *sizes[axis + 1 :]))
     if np.array_equal(places, np.arange(size)):
         return x
     return b.gather(x, b.constant(places, "places"), axis)

@@ -9,6 +9,7 @@ from mansard.regions.patterns.functions import fold_functions
 from mansard.regions.patterns.means import fold_means
 from mansard.regions.patterns.pads import fold_pads
 from mansard.regions.patterns.reductions import reduce_before_views
+from mansard.regions.patterns.resizes import fold_resizes
 from mansard.regions.patterns.views import merge_views
 from mansard.regions.quantised import encode_values
 from mansard.regions.quantised.fuse import fuse_encodings
@@ -25,6 +26,7 @@ def raise_graph(graph: Graph) -> Raised:
     editor.sweep()
     reduce_before_views(editor)
     merge_views(editor)
+    fold_resizes(editor)
     fold_functions(editor)
     fold_means(editor)
     fold_biases(editor)

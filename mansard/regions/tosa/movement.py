@@ -24,6 +24,8 @@ from mansard.regions.tosa.values import Integer, Known, Scaled, State, Tabulated
 from mansard.regions.tosa.writer import Writer, fine_scale
 
 _LARGEST_RANK = 6
+_LARGEST_FACTOR, _SMALLER = 1 << 11, 16
+"""What numbers RESIZE's factors are of, and from how many times smaller on it has none."""
 
 
 def reshape(writer: Writer, op: Reshape) -> State:
@@ -173,6 +175,13 @@ def resize(writer: Writer, op: Resize) -> State:
     if x.dtype != "INT8" or len(shape) != 4:
         raise NoTosaError(op, "it is no 8-bit image of two spatial dims")
     ratios = [_ratio(op, *pair) for pair in zip(shape[1:3], x.shape[1:3], strict=True)]
+    for numerator, denominator, _ in ratios:
+        if numerator > _LARGEST_FACTOR:
+            has = f"TOSA's RESIZE has factors of whole numbers up to {_LARGEST_FACTOR}"
+            raise NoTosaError(op, f"{has}, not {numerator}/{denominator}")
+        if denominator >= _SMALLER * numerator:
+            has = f"TOSA's RESIZE makes images less than {_SMALLER} times smaller"
+            raise NoTosaError(op, f"{has}, and this is {denominator / numerator:g} times")
     scale = [number for numerator, denominator, _ in ratios for number in (numerator, denominator)]
     offset = [ratio[2] for ratio in ratios]
     border = [

@@ -59,7 +59,8 @@ class TosaProgram:
     constants: Mapping[str, tuple[str, Array]]
     ops: tuple[TosaOp, ...]
     labels: Mapping[str, str]
-    """For each tensor that an operator makes, the named op that it is a part of, for listings."""
+    """For each tensor that an operator makes, the named op that it is a part of, and where that is from in
+    the model (``Conv module.stem``), for listings."""
 
     def digest(self) -> str:
         """A hash that equal programs have."""

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from mansard.dtypes import DType
+from mansard.ir.dispatch import is_contraction
 from mansard.ir.types import Value
 from mansard.regions.named import (
     Broadcast,
@@ -135,7 +136,7 @@ def _write(writer: Writer, op: NamedOp) -> None:
     if rule is None:
         raise NoTosaError(op, f"TOSA has no {op.name}, and it is not composed of others here")
     mark = writer.builder.mark()
-    writer.builder.label = op.name
+    writer.builder.label = _label(op)
     try:
         movement.moved_rank(op)
         writer.states[op.output] = writer.store(op, rule(writer, op))
@@ -145,6 +146,13 @@ def _write(writer: Writer, op: NamedOp) -> None:
         if isinstance(error, NoTosaError):
             raise
         raise NoTosaError(op, str(error)) from error
+
+
+def _label(op: NamedOp) -> str:
+    """A named op by its kind and its place in the model: that of a product, where it has one."""
+    places = sorted(source.location.text for source in op.sources if source.location.text)
+    products = sorted(s.location.text for s in op.sources if is_contraction(s) and s.location.text)
+    return f"{op.name} {(products or places)[0]}" if places else op.name
 
 
 def _makers(graph: NamedGraph) -> dict[Value, NamedOp]:

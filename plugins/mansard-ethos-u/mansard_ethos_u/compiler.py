@@ -95,6 +95,7 @@ class EthosUBackend(RegionBackend):
         if key not in self._kept:
             npu = _accelerator(target)
             compiled = vendor.compiler().call("compile_program", program.plain(), *npu[:-1])
+            compiled["ops"] = [(*op, program.labels.get(op[0].split("/")[0], "")) for op in compiled["ops"]]
             self._kept[key] = pack(compiled, target.name.partition(":")[2], npu.clock)
             for old in list(self._kept)[:-_KEPT]:
                 self._kept.pop(old, None)

@@ -3,7 +3,8 @@
     command_stream.bin   what the Ethos-U core driver is given, driver actions included
     weights.bin          encoded weights and scales, read-only
     region.tosa          the flatbuffer that the commands were made of
-    region.json          base pointers, where inputs and outputs lie, cycles
+    region.json          base pointers, where inputs and outputs lie, cycles in all, and by op: tensor,
+                         Vela's operator, cycles, multiply-adds, named op and its place in the model
 
 ``python -m mansard_ethos_u.files MODEL.mansard FOLDER`` writes those of each region of a compiled model.
 """

@@ -78,6 +78,7 @@ def test_a_compiled_model_has_what_firmware_needs(network, tmp_path):
         regions = [row.dispatch for row in model.explain().rows if row.device.startswith("ethos-u")]
     assert export(file, tmp_path / "files") == regions
     facts = json.loads((tmp_path / "files" / regions[0] / "region.json").read_text())
+    assert {label.split(" ")[0] for _, kind, _, _, label in facts["ops"] if kind == "Conv2D"} == {"Conv"}
     assert facts["target"] == "u85-512" and facts["clock_hz"] == 1e9
     assert (tmp_path / "files" / regions[0] / "command_stream.bin").read_bytes()[:4] == b"COP1"
     (place,) = facts["inputs"]

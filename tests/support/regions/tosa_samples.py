@@ -178,4 +178,5 @@ def _images() -> Iterator[tuple[str, Sketch, NamedGraph]]:
             x = s.input((1, 5, 4, 3), U8, encoding(0.02, 100))
             how = {"mode": mode, "coordinates": coordinates}
             resized = s.add(Resize, (x,), (1, 10, 9, 3), U8, encoding(0.02, 100), **how)
-            yield f"{mode} {coordinates}", s, s.graph(resized)
+            other = s.add(Resize, (resized,), (1, 7, 31, 3), U8, encoding(0.03, 90), **how)
+            yield f"{mode} {coordinates}", s, s.graph(resized, other)
