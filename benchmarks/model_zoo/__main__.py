@@ -172,6 +172,7 @@ def main() -> int:
     parser.add_argument("--placements", default=",".join(PLACEMENTS))
     parser.add_argument("--sizes", default="static,open")
     parser.add_argument("--tflite", type=Path, default=Path("build/model-zoo"))
+    parser.add_argument("--onnx", type=Path, help="folder to keep ONNX models in, for later runs")
     parser.add_argument("--keep", action="store_true", help="rows of an earlier run that this does not make")
     parser.add_argument(
         "--resume",
@@ -203,7 +204,8 @@ def main() -> int:
                 if not placements:
                     continue
                 with tempfile.TemporaryDirectory() as temporary:
-                    folder = options.tflite if framework == "tflite" else Path(temporary)
+                    folders = {"tflite": options.tflite, "onnx": options.onnx}
+                    folder = folders.get(framework) or Path(temporary)
                     rows += rows_of(case, framework, sizes == "open", placements, folder, base)
                 gc.collect()
                 options.json.parent.mkdir(parents=True, exist_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -97,19 +98,10 @@ def _pytorch(case: Case, dynamic: bool, folder: Path) -> Route:
 
 def _onnx(case: Case, dynamic: bool, folder: Path) -> Route:
     import onnxruntime
-    import torch
 
-    network, example = _network(case)
-    path = folder / f"{case.name}{'-open' if dynamic else ''}.onnx"
-    shapes = _torch_dims(case, lambda name, low, high: torch.export.Dim(name, min=low, max=high))
-    program = torch.onnx.export(
-        network,
-        example if dynamic else tuple(map(torch.from_numpy, case.arrays(case.usual))),
-        dynamo=True,
-        dynamic_shapes={"inputs": shapes} if dynamic else None,
-        verbose=False,
-    )
-    program.save(str(path))
+    path = folder / f"{case.name}{'-open' if dynamic else ''}-{_sources()}.onnx"
+    if not path.exists():
+        _write_onnx(case, dynamic, path)
     session = onnxruntime.InferenceSession(str(path))
     names = [i.name for i in session.get_inputs()]
 
@@ -118,6 +110,34 @@ def _onnx(case: Case, dynamic: bool, folder: Path) -> Route:
 
     options: Options = {"dims": _dims(case)} if dynamic else {}
     return Route(path, options, reference, sizes=_calls(case, dynamic))
+
+
+def _write_onnx(case: Case, dynamic: bool, path: Path) -> None:
+    import torch
+
+    network, example = _network(case)
+    shapes = _torch_dims(case, lambda name, low, high: torch.export.Dim(name, min=low, max=high))
+    program = torch.onnx.export(
+        network,
+        example if dynamic else tuple(map(torch.from_numpy, case.arrays(case.usual))),
+        dynamo=True,
+        dynamic_shapes={"inputs": shapes} if dynamic else None,
+        verbose=False,
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    program.save(str(path))
+
+
+def _sources() -> str:
+    """A digest of what defines the models."""
+    here = Path(__file__).parent
+    files = [
+        here / "cases.py",
+        here / "on_torch.py",
+        here / "weights.py",
+        *sorted(here.glob("networks/*.py")),
+    ]
+    return hashlib.sha256(b"".join(f.read_bytes() for f in files)).hexdigest()[:12]
 
 
 def _jax(case: Case, dynamic: bool, folder: Path) -> Route:
