@@ -13,7 +13,7 @@ from mansard.dims import DimLike
 from mansard.dtypes import DType
 from mansard.errors import UnsupportedOpError
 from mansard.frontends.emission.emitter import axis_of
-from mansard.frontends.emission.expressions import index
+from mansard.frontends.emission.expressions import Num, index
 from mansard.frontends.emission.expressions import size as size_of
 from mansard.frontends.emission.resizing import Taps, repeated, resized
 from mansard.frontends.emission.tensor import Content, Tensor
@@ -121,12 +121,13 @@ def resize(g: GraphImporter, node: Node) -> Tensor:
         extent, size = x.shape[axis], sizes[i]
         if scales[i] == 1 and size == extent and window == (0.0, 1.0):
             continue
-        if isinstance(extent, int) and isinstance(size, int):
-            tables[axis] = taps_of(node, Axis(axis, extent, size, scales[i], window))
-        elif _repeats(node, scales[i]):
-            whole[axis] = int(scales[i])
+        scale = scales[i]
+        if isinstance(extent, int) and isinstance(size, int) and scale is not None:
+            tables[axis] = taps_of(node, Axis(axis, extent, size, scale, window))
+        elif scale is not None and _repeats(node, scale):
+            whole[axis] = int(scale)
         else:
-            x = _symbolic(g, node, x, axis, scales[i])
+            x = _symbolic(g, node, x, axis, scale, size)
     if len(tables) + len(whole) == 0:
         return x
     return resized(g, repeated(g, x, whole), tables, value)
@@ -134,8 +135,8 @@ def resize(g: GraphImporter, node: Node) -> Tensor:
 
 def _factors(
     g: GraphImporter, node: Node, x: Tensor, axes: Sequence[int]
-) -> tuple[list[float], list[DimLike]]:
-    """The scale and the new size of each axis."""
+) -> tuple[list[float | None], list[DimLike]]:
+    """The scale and the new size of each axis; None for a scale that is a quotient of sizes in a call."""
     extents = [x.shape[a] for a in axes]
     by_size = node.version >= 11 and node.optional(3) is not None
     if by_size and (node.optional(2) is None or node.tensor(2).shape[0] == 0 or node.version >= 13):
@@ -152,7 +153,9 @@ def _factors(
     else:
         operand = 1 if node.op == "Upsample" or node.version < 11 else 2
         given = [float(s) for s in node.numbers(operand).reshape(-1)]
+    scales: list[float | None] = []
     results: list[DimLike] = []
+    scales.extend(given)
     for scale, extent in zip(given, extents, strict=True):
         if isinstance(extent, int):
             results.append(math.floor(scale * extent))
@@ -162,24 +165,29 @@ def _factors(
             results.append(dimmath.floordiv(extent, int(1 / scale)))
         else:
             raise node.fail(f"a dim of {extent} scaled by {scale}")
-    return given, results
+    return scales, results
 
 
-def _by_sizes(node: Node, extents: list[DimLike], sizes: list[DimLike]) -> tuple[list[float], list[DimLike]]:
-    scales: list[float] = []
-    for extent, size in zip(extents, sizes, strict=True):
-        if isinstance(extent, int) and isinstance(size, int):
-            scales.append(size / extent)
-        else:
-            exact = dims.exact_div(size, extent)
-            if exact is None or not isinstance(exact, int):
-                raise node.fail(f"a dim of {extent} resized to {size}")
-            scales.append(float(exact))
+def _by_sizes(
+    node: Node, extents: list[DimLike], sizes: list[DimLike]
+) -> tuple[list[float | None], list[DimLike]]:
+    scales = [_ratio(extent, size) for extent, size in zip(extents, sizes, strict=True)]
     policy = node.text("keep_aspect_ratio_policy", "stretch")
     if policy == "stretch":
         return scales, sizes
-    scale = min(scales) if policy == "not_larger" else max(scales)
-    return [scale] * len(scales), [int(scale * int(str(extent)) + 0.5) for extent in extents]
+    fixed = [e for e in extents if isinstance(e, int)]
+    known = [scale for scale in scales if scale is not None]
+    if len(fixed) < len(extents) or len(known) < len(scales):
+        raise node.fail(f"dims of {extents} resized to {sizes} with keep_aspect_ratio_policy {policy!r}")
+    scale = min(known) if policy == "not_larger" else max(known)
+    return [scale] * len(scales), [int(scale * e + 0.5) for e in fixed]
+
+
+def _ratio(extent: DimLike, size: DimLike) -> float | None:
+    if isinstance(extent, int) and isinstance(size, int):
+        return size / extent
+    exact = dims.exact_div(size, extent)
+    return float(exact) if isinstance(exact, int) else None
 
 
 def _repeats(node: Node, scale: float) -> bool:
@@ -191,26 +199,46 @@ def _repeats(node: Node, scale: float) -> bool:
     return nearest and same and (mode != "asymmetric" or rounded == "floor") and rounded != "ceil"
 
 
-def _symbolic(g: GraphImporter, node: Node, x: Tensor, axis: int, scale: float) -> Tensor:
-    """A symbolic axis, by linear interpolation."""
+def _symbolic(
+    g: GraphImporter, node: Node, x: Tensor, axis: int, scale: float | None, size: DimLike
+) -> Tensor:
+    """An axis of which a size is symbolic, by linear interpolation or the nearest element. ``scale`` is None
+    if it is the quotient of the sizes."""
     mode = node.text("coordinate_transformation_mode", "half_pixel") if node.version >= 11 else "asymmetric"
     kind = node.text("mode", "nearest")
-    whole = float(scale).is_integer()
-    if (
-        kind != "linear"
-        or node.integer("antialias")
-        or mode not in ("asymmetric", "half_pixel", "pytorch_half_pixel")
-    ):
+    if mode == "half_pixel_symmetric" and scale is None:
+        mode = "half_pixel"  # they differ by the fraction that a given scale leaves of the size
+    known = ("asymmetric", "half_pixel", "pytorch_half_pixel", "align_corners")
+    if kind == "cubic" or node.integer("antialias") or mode not in known:
         raise UnsupportedOpError(node.full_name, node.location, f"a symbolic dim, {kind} by {mode}")
     extent = x.shape[axis]
-    size = dims.mul(extent, int(scale)) if whole else dimmath.floordiv(extent, round(1 / scale))
     body = g.body((*x.shape[:axis], size, *x.shape[axis + 1 :]))
     here = [index(body.space, i) for i in range(x.rank)]
-    shift = 0.0 if mode == "asymmetric" else 0.5
-    place = (here[axis].cast(DType.F32) + shift) * (1 / scale) - shift
+    y, old = here[axis].cast(DType.F32), size_of(body.space, extent).cast(DType.F32)
+    wide = size_of(body.space, size).cast(DType.F32) if scale is None else old * scale
+    if mode == "align_corners":
+        place = (wide == 1.0).select(0.0, y * (old - 1.0) / (wide - 1.0).max(1e-30))
+    else:
+        shift = 0.0 if mode == "asymmetric" else 0.5
+        place = (y + shift) * (old / wide if scale is None else 1 / scale) - shift
+        if mode == "pytorch_half_pixel":
+            place = (wide == 1.0).select(-0.5, place)
+    last = size_of(body.space, dims.add(extent, -1))
+
+    def element(place: Num) -> Num:
+        return g.at(body, x, [*here[:axis], place.cast(DType.I64).max(0).min(last), *here[axis + 1 :]])
+
+    if kind == "nearest":
+        return g.finish(body, element(_nearest_place(node, place)))
     low = place.floor()
     rest = (place - low).cast(x.dtype)
-    last = size_of(body.space, dims.add(extent, -1))
-    first = low.cast(DType.I64)
-    a, b = (g.at(body, x, [*here[:axis], (first + k).max(0).min(last), *here[axis + 1 :]]) for k in (0, 1))
-    return g.finish(body, a * (1.0 - rest) + b * rest)
+    return g.finish(body, element(low) * (1.0 - rest) + element(low + 1.0) * rest)
+
+
+def _nearest_place(node: Node, place: Num) -> Num:
+    mode = node.text("nearest_mode", "round_prefer_floor") if node.version >= 11 else "floor"
+    if mode == "floor":
+        return place.floor()
+    if mode == "ceil":
+        return -(-place).floor()
+    return -(0.5 - place).floor() if mode == "round_prefer_floor" else (place + 0.5).floor()
