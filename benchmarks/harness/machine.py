@@ -22,11 +22,13 @@ SOURCE = Path(__file__).with_name("machine.c")
 FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-pthread")
 
 
-def describe(threads: int, versions: Mapping[str, str]) -> dict[str, Any]:
-    """Processor, memory, system, versions, load, and the command."""
+def describe(
+    threads: int, versions: Mapping[str, str], program: str = "benchmarks.models.cpu"
+) -> dict[str, Any]:
+    """Processor, memory, system, versions, load, and the command, which runs the module ``program``."""
     return {
         "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
-        "command": " ".join(["python -m benchmarks.models.cpu", *sys.argv[1:]]),
+        "command": " ".join([f"python -m {program}", *sys.argv[1:]]),
         "processor": _field("/proc/cpuinfo", "model name") or platform.machine(),
         "cores": str(len(os.sched_getaffinity(0))),
         "threads": str(threads),
