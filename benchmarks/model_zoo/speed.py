@@ -40,6 +40,12 @@ BATCH_S = 0.05
 BATCH_CALLS = 3
 LIMIT = 1.05
 """The largest ratio that counts as the same speed."""
+_INTRODUCTION = """\
+Architectures of `benchmarks/model_zoo` with random weights in f32, the same in every framework, compiled from
+each for the CPU and called in turn, {rounds} rounds. The times are the least of a call, and of processor time
+for a call in a round, of all threads; ratios are to the model from PyTorch, the median of the rounds. Where
+other programs compute, only ratios of processor time count. Images of JAX and TFLite have channels last, as
+Mansard computes them: transposes of images at a model's borders are dispatches of the others alone."""
 Row = dict[str, Any]
 
 
@@ -128,10 +134,7 @@ def page(rows: Sequence[Row], machine: dict[str, Any], rounds: int) -> str:
             "",
             *facts,
             "",
-            "Architectures of `benchmarks/model_zoo` with random weights in f32, the same in every framework,",
-            f"compiled from each for the CPU and called in turn, {rounds} rounds. The times are the least of a",
-            "call, and of processor time for a call in a round, of all threads; ratios are to the model from",
-            "PyTorch, the median of the rounds. Where other programs compute, only ratios of processor time count.",
+            _INTRODUCTION.format(rounds=rounds),
             "",
             *lines,
             "",
