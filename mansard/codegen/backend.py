@@ -23,7 +23,7 @@ from mansard.hal.executable import ExecutableSpec
 from mansard.ir.dispatch import Dispatch
 from mansard.ir.graph import Graph
 from mansard.ir.panels import Panels
-from mansard.ir.region import Partition
+from mansard.ir.region import Partition, constant_bytes
 from mansard.targets.profile import DeviceProfile, default_profile
 
 
@@ -62,6 +62,10 @@ class Backend(abc.ABC):
     late_binding: bool = False
     """Whether the driver's devices take buffers at submission (`Capabilities.late_binding`): the caller's
     arrays then need no copy, which predictions of memory take into account without a device."""
+
+    swaps_programs: bool = False
+    """Whether programs of regions can take turns in the memory of the driver's devices
+    (`Capabilities.swaps_programs`): then a model may have more of them than fit."""
 
     region_format: str = ""
     """The executable format of regions, where the backend compiles them."""
@@ -131,6 +135,11 @@ class Backend(abc.ABC):
     def estimate_region(self, region: Graph, target: KernelTarget) -> float | None:
         """Predicted seconds of a run of a region; None: the cost model's figure for its dispatches."""
         return None
+
+    def region_bytes(self, region: Graph, target: KernelTarget) -> int:
+        """Bytes of the device's memory that a region's program takes while it is loaded; by default those of
+        the constants that it embeds."""
+        return constant_bytes(region)
 
     def describe_region(self, region: Graph, target: KernelTarget) -> str:
         """What `explain` says of a region beside its ops, such as the cycles that the toolchain expects."""

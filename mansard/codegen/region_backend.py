@@ -50,6 +50,7 @@ class RegionBackend(Backend):
     """See the module. ``toolchain`` stands for the device in reasons: *Qualcomm's compiler*."""
 
     late_binding = True
+    swaps_programs = True
     toolchain: str
 
     @abc.abstractmethod
@@ -101,6 +102,10 @@ class RegionBackend(Backend):
         """Its operations by the rates of the device's profile, or its bytes by bandwidth, and a launch."""
         profile = self.profile(target.name, None)
         return region_seconds(raise_graph(region).graph, profile, self.float_type(target))
+
+    def region_bytes(self, region: Graph, target: KernelTarget) -> int:
+        """Those of its code, which devices load as it is."""
+        return len(self.compile_region(region, target))
 
     def compile_region(self, region: Graph, target: KernelTarget) -> bytes:
         """What `partition` has compiled, or the same again."""

@@ -7,18 +7,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mansard.compiler.planning.build import build_plan
-from mansard.compiler.planning.inputs import DeviceTarget, KernelRef
+from mansard.compiler.planning.inputs import DeviceTarget, KernelRef, SwappedDispatches
 from mansard.compiler.targets import CompileTarget
 from mansard.compiler.weights import collect_weights
 from mansard.errors import PlacementError
 from mansard.ir.dispatch import Dispatch, DispatchGraph
 from mansard.ir.graph import Graph
+from mansard.ir.ops import Reshape
 from mansard.placement import ModelPlacement, PlacementOptions, place_model
 from mansard.placement.constraints import DeviceSlot
 from mansard.placement.methods import Method, MethodUse, place_methods
-from mansard.placement.model_placement import SketchPlan
 from mansard.placement.partition_graph import renumber_devices
 from mansard.placement.regions import merge_regions, region_slots
+from mansard.placement.swapped_placement import SketchPlan
+from mansard.placement.swapping import SlotSwaps
 from mansard.plan.plan import Decision, ExecutableRef, Plan, Prediction, SplitSpec
 
 
@@ -33,6 +35,8 @@ class PlacedGraph:
     decisions: tuple[Decision, ...]
     prediction: Prediction
     splits: tuple[SplitSpec, ...]
+    swaps: Mapping[int, SwappedDispatches] = dataclasses.field(default_factory=dict)
+    """By target, the regions that take turns in its memory."""
 
 
 def place_graph(
@@ -80,7 +84,7 @@ def _sketch(targets: Sequence[CompileTarget]) -> SketchPlan:
 def _placed(
     placement: ModelPlacement, slots: Sequence[DeviceSlot], targets: Sequence[CompileTarget]
 ) -> PlacedGraph:
-    placed, result = merge_regions(placement.graph, placement.result, slots)
+    placed, result = merge_regions(placement.graph, placement.result, slots, placement.swaps)
     used = set(result.device.values())
     kept = [i for i, t in enumerate(targets) if i in used or not t.slot.fallback]
     number_of = {old: new for new, old in enumerate(kept)}
@@ -91,7 +95,24 @@ def _placed(
         result.decisions,
         result.prediction,
         renumber_devices(placement.splits, number_of),
+        {
+            number_of[number]: swapped
+            for number, swaps in placement.swaps.items()
+            if number in number_of and (swapped := _swapped_dispatches(placed, swaps)).bytes
+        },
     )
+
+
+def _swapped_dispatches(graph: DispatchGraph, swaps: SlotSwaps) -> SwappedDispatches:
+    of_ops = {region.ops: region.bytes for region in swaps.regions}
+    sizes = {
+        dispatch: size
+        for dispatch in graph.dispatches
+        if dispatch.is_region
+        for ops, size in of_ops.items()
+        if ops == frozenset(op for op in dispatch.ops if not isinstance(op, Reshape))
+    }
+    return SwappedDispatches(swaps.area, sizes)
 
 
 def _without_split(options: PlacementOptions, graph: DispatchGraph) -> PlacementOptions:

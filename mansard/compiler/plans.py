@@ -115,6 +115,7 @@ def _variant_plan(
         weights,
         placed.decisions if number == 0 else (),
         _info(options, placed.targets) if number == 0 else {},
+        placed.swaps,
     )
     return dataclasses.replace(plan, splits=placed.splits)
 

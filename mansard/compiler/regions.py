@@ -86,7 +86,10 @@ def _priced(graph: Graph, region: Region, target: CompileTarget) -> Region:
     if seconds is not None and not 0 <= seconds < float("inf"):
         raise CompileError(f"backend {backend.name!r} prices a region at {seconds} seconds")
     note = _call(backend, "describe a region", lambda: backend.describe_region(part, target.kernel))
-    return dataclasses.replace(region, seconds=seconds, note=note)
+    size = _call(backend, "size a region", lambda: backend.region_bytes(part, target.kernel))
+    if not isinstance(size, int) or size < 0:
+        raise CompileError(f"backend {backend.name!r} says that a region's program has {size!r} bytes")
+    return dataclasses.replace(region, seconds=seconds, note=note, bytes=size)
 
 
 def _invalid(graph: Graph, partition: Partition) -> str | None:

@@ -117,7 +117,7 @@ def _compile_target(
     kernel, *variants = kernels
     room = _room(device) if device is not None and not profile.unified else None
     refuses = functools.partial(compiler.refuses, target=kernel)
-    slot = DeviceSlot(name, profile, refuses, fallback, room)
+    slot = DeviceSlot(name, profile, refuses, fallback, room, swaps=compiler.swaps_programs)
     largest = compiler.largest_buffer(kernel, device)
     return CompileTarget(name, compiler.name, compiler, kernel, slot, tuple(variants), largest)
 

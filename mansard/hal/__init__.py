@@ -12,7 +12,9 @@ from mansard.hal.commands import (
     Command,
     CopyCommand,
     DispatchCommand,
+    EvictCommand,
     FillCommand,
+    LoadCommand,
 )
 from mansard.hal.device import (
     HOST_DEVICE,
@@ -30,6 +32,7 @@ from mansard.hal.device import (
 from mansard.hal.executable import EntryPoint, Executable, ExecutableSpec
 from mansard.hal.pool import BufferPool, Loan
 from mansard.hal.semaphore import Point, Semaphore
+from mansard.hal.swapping import ProgramArea, SwappedExecutable
 
 __all__ = [
     "HOST_DEVICE",
@@ -47,16 +50,20 @@ __all__ = [
     "DispatchCommand",
     "Driver",
     "EntryPoint",
+    "EvictCommand",
     "Executable",
     "ExecutableSpec",
     "FillCommand",
     "Launcher",
+    "LoadCommand",
     "Loan",
     "MemoryHeap",
     "MemoryKind",
     "Point",
     "ProfileRow",
+    "ProgramArea",
     "QueueKind",
     "Semaphore",
     "Submission",
+    "SwappedExecutable",
 ]

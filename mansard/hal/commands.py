@@ -71,4 +71,21 @@ class BarrierCommand:
     label: str = field(default="barrier")
 
 
-Command = Union[DispatchCommand, CopyCommand, FillCommand, BarrierCommand]
+@dataclass(frozen=True)
+class LoadCommand:
+    """Bring a program of an area into the device's memory ahead of its dispatch, if there is room beside
+    those in use (`mansard.hal.swapping`). Only devices with ``capabilities.swaps_programs`` take it."""
+
+    executable: Executable
+    label: str = "load"
+
+
+@dataclass(frozen=True)
+class EvictCommand:
+    """The call needs a program of an area no more: its memory goes to the next one that is loaded."""
+
+    executable: Executable
+    label: str = "evict"
+
+
+Command = Union[DispatchCommand, CopyCommand, FillCommand, BarrierCommand, LoadCommand, EvictCommand]

@@ -13,13 +13,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from mansard.errors import InputError
+from mansard.errors import DeviceError, InputError
 from mansard.hal.buffer import Buffer, MemoryKind
 from mansard.hal.commands import Command
 from mansard.hal.executable import Executable, ExecutableSpec
 from mansard.hal.pool import BufferPool
 from mansard.hal.queue import QueueRecord
 from mansard.hal.semaphore import Point, Semaphore
+from mansard.hal.swapping import ProgramArea
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,9 @@ class QueueKind(enum.Enum):
     TRANSFER = "transfer"
     """A queue for copies and fills that overlap with kernels, where there is one
     (``capabilities.transfer_queue``)."""
+    LOAD = "load"
+    """A queue for `LoadCommand`, which overlaps with kernels and copies, where programs are swapped
+    (``capabilities.swaps_programs``)."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +100,9 @@ class Capabilities:
     """The transfer queue, too, reports the device time of every command."""
     host_threads: bool = False
     """Kernels run on threads of this process, which may take the core of the thread that submits them."""
+    swaps_programs: bool = False
+    """Programs can take turns in its memory (`Device.program_area`, `Device.load_swapped`), so that a model
+    whose weights do not fit runs on it."""
     simulated: bool = False
     """Does not compute; results are undefined (the null driver)."""
 
@@ -257,6 +264,18 @@ class Device(abc.ABC):
     def load(self, spec: ExecutableSpec) -> Executable:
         """Load compiled kernels; raises TargetMismatchError when the device lacks a requirement."""
 
+    def program_area(self, budget: int) -> ProgramArea:
+        """``budget`` bytes of the device's memory in which programs take turns; raises OutOfMemoryError, and
+        DeviceError on a device that does not declare ``capabilities.swaps_programs``."""
+        raise DeviceError(f"{self.info.id} does not swap programs")
+
+    def load_swapped(self, spec: ExecutableSpec, area: ProgramArea) -> Executable:
+        """A program that is in memory of ``area`` while it is needed, instead of as long as it is open.
+
+        Raises TargetMismatchError as `load`, OutOfMemoryError for one that is larger than the area.
+        """
+        raise DeviceError(f"{self.info.id} does not swap programs")
+
     @abc.abstractmethod
     def record(
         self,
@@ -270,7 +289,8 @@ class Device(abc.ABC):
 
         ``affinity`` chooses among several compute queues: values that are equal modulo
         ``capabilities.compute_queues`` mean the same queue, and 0 the first. A device with one compute queue
-        ignores it. A transfer queue takes copies, fills and barriers alone, and may be unable to profile.
+        ignores it. A transfer queue takes copies, fills and barriers alone, and may be unable to profile; a
+        load queue takes loads and evictions.
         """
 
     @functools.cached_property

@@ -13,13 +13,20 @@ import ctypes
 import mmap
 import threading
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
-from mansard.errors import DeviceError, ExecutionError, MansardError, OutOfMemoryError
+from mansard.errors import (
+    DeviceError,
+    ExecutionError,
+    MansardError,
+    OutOfMemoryError,
+    TargetMismatchError,
+)
 from mansard.hal.buffer import Buffer, MemoryKind
 from mansard.hal.commands import (
     BarrierCommand,
@@ -28,7 +35,9 @@ from mansard.hal.commands import (
     Command,
     CopyCommand,
     DispatchCommand,
+    EvictCommand,
     FillCommand,
+    LoadCommand,
 )
 from mansard.hal.device import (
     Capabilities,
@@ -39,11 +48,23 @@ from mansard.hal.device import (
     QueueKind,
     Submission,
 )
+from mansard.hal.executable import Executable, ExecutableSpec
 from mansard.hal.faults import Faults, serve
 from mansard.hal.queue import Queue, QueueEntry, QueueRecord, QueueStats
+from mansard.hal.swapping import ProgramArea, SwappedExecutable, loaded_for, swapped
 
 Bytes = npt.NDArray[np.uint8]
 
+_TAKEN: Mapping[QueueKind, tuple[type, ...]] = {
+    QueueKind.COMPUTE: (DispatchCommand, CopyCommand, FillCommand, BarrierCommand, LoadCommand, EvictCommand),
+    QueueKind.TRANSFER: (CopyCommand, FillCommand, BarrierCommand),
+    QueueKind.LOAD: (LoadCommand, EvictCommand, BarrierCommand),
+}
+_TAKES = {
+    QueueKind.COMPUTE: "no such command",
+    QueueKind.TRANSFER: "the transfer queue takes copies, fills and barriers alone",
+    QueueKind.LOAD: "the load queue takes loads, evictions and barriers alone",
+}
 TRANSFER_BYTES = 64 << 10
 """From here on copies have a thread of their own: a change of threads costs what 100 KB of a copy do."""
 
@@ -100,7 +121,8 @@ class ThreadedDevice(Device):
 
     ``memory`` is how many bytes of its own the device has; ``unified`` says whether the host sees them. With
     ``transfer_queue`` a second thread copies while the first computes; unless said otherwise, a device has
-    one when the host does not see its memory.
+    one when the host does not see its memory. With ``swaps_programs`` programs can take turns in its memory,
+    and another thread loads them.
     """
 
     def __init__(
@@ -112,6 +134,7 @@ class ThreadedDevice(Device):
         unified: bool = True,
         features: frozenset[str] = frozenset(),
         transfer_queue: bool | None = None,
+        swaps_programs: bool = False,
     ) -> None:
         self.info, self.memory = info, memory
         has_transfer_queue = not unified if transfer_queue is None else transfer_queue
@@ -128,10 +151,15 @@ class ThreadedDevice(Device):
             transfer_queue=has_transfer_queue,
             transfer_bytes=TRANSFER_BYTES,
             transfer_profiling=True,
+            swaps_programs=swaps_programs,
         )
         self._used, self._lock = 0, threading.Lock()
+        self.peak_memory = 0
+        """The most bytes of its own memory that were in use at a time."""
         self._faults = Faults(info.id)
-        kinds = (QueueKind.COMPUTE, QueueKind.TRANSFER) if has_transfer_queue else (QueueKind.COMPUTE,)
+        self._areas: weakref.WeakSet[ProgramArea] = weakref.WeakSet()
+        more = {QueueKind.TRANSFER: has_transfer_queue, QueueKind.LOAD: swaps_programs}
+        kinds = (QueueKind.COMPUTE, *(kind for kind, present in more.items() if present))
         self._queues = {kind: Queue.pulled(f"{info.id} {kind.value}") for kind in kinds}
         self._threads = [
             threading.Thread(
@@ -154,13 +182,9 @@ class ThreadedDevice(Device):
     def allocate(self, size: int, kind: MemoryKind = MemoryKind.DEVICE, label: str = "") -> Buffer:
         """DEVICE memory is the device's own and counted, SHARED memory the host's."""
         local = kind is MemoryKind.DEVICE
-        with self._lock:
-            if size > self.memory or (local and self._used + size > self.memory):
-                raise OutOfMemoryError(
-                    f"{self.info.id}: {size} bytes for {label or 'a buffer'} do not fit: "
-                    f"{self._used} of {self.memory} are in use"
-                )
-            self._used += size if local else 0
+        if not local and size > self.memory:
+            raise self._no_room(size, label or "a buffer")
+        self.take(size if local else 0, label or "a buffer")
         try:
             memory = mmap.mmap(-1, max(size, 1))
         except (OSError, OverflowError) as error:
@@ -172,6 +196,19 @@ class ThreadedDevice(Device):
         if local:
             buffer.count_for(self)
         return buffer
+
+    def take(self, size: int, label: str) -> None:
+        """Count bytes of the device's own memory as used; raises OutOfMemoryError where there are fewer."""
+        with self._lock:
+            if self._used + size > self.memory:
+                raise self._no_room(size, label)
+            self._used += size
+            self.peak_memory = max(self.peak_memory, self._used)
+
+    def _no_room(self, size: int, label: str) -> OutOfMemoryError:
+        return OutOfMemoryError(
+            f"{self.info.id}: {size} bytes for {label} do not fit: {self._used} of {self.memory} are in use"
+        )
 
     def give_back(self, size: int) -> None:
         """Bytes of the device's own memory are free again."""
@@ -188,6 +225,43 @@ class ThreadedDevice(Device):
             return None
         return ThreadedBuffer(buffer.host_pointer, buffer.size, MemoryKind.SHARED, True, buffer)
 
+    # Programs ---------------------------------------------------------------------------------
+    def program_bytes(self, spec: ExecutableSpec) -> int:
+        """Bytes of the device's memory that a program takes while it is loaded: by default those of its
+        code."""
+        return memoryview(spec.code).nbytes
+
+    def bring_in(self, spec: ExecutableSpec) -> Executable:
+        """Load a program into an area, whose memory is counted already. By default as any other (`load`)."""
+        return self.load(spec)
+
+    def program_area(self, budget: int) -> ProgramArea:
+        """See `Device.program_area`: its bytes are taken as long as it is open."""
+        if not self.capabilities.swaps_programs:
+            return super().program_area(budget)
+        label = f"{self.info.id}'s area for programs"
+        self.take(budget, label)
+        area = ProgramArea(budget, label, lambda: self.give_back(budget))
+        self._areas.add(area)
+        return area
+
+    def load_swapped(self, spec: ExecutableSpec, area: ProgramArea) -> Executable:
+        """See `Device.load_swapped`."""
+        if not self.capabilities.swaps_programs:
+            return super().load_swapped(spec, area)
+        self.check_format(spec)
+        return SwappedExecutable(spec, self.program_bytes(spec), area, lambda: self.bring_in(spec))
+
+    def check_format(self, spec: ExecutableSpec) -> None:
+        """Raise TargetMismatchError for an executable of a format that the device does not load, or that
+        needs a feature: such devices have none to need."""
+        formats = self.capabilities.formats
+        if spec.format not in formats:
+            named = " or ".join(map(repr, formats))
+            raise TargetMismatchError(f"{self.info.id} loads {named}, not {spec.format!r}")
+        if spec.requires:
+            raise TargetMismatchError(f"{self.info.id} lacks {', '.join(spec.requires)}")
+
     # Work -------------------------------------------------------------------------------------
     def record(
         self,
@@ -199,9 +273,11 @@ class ThreadedDevice(Device):
     ) -> CommandBuffer:
         """Check the commands and keep them; raises DeviceError for what cannot be run."""
         for command in commands:
-            if isinstance(command, DispatchCommand) and queue is QueueKind.TRANSFER:
-                label = command.label or command.entry
-                raise DeviceError(f"{label}: the transfer queue takes copies, fills and barriers alone")
+            if not isinstance(command, _TAKEN[queue]):
+                label = command.label or getattr(command, "entry", "")
+                raise DeviceError(f"{label}: {_TAKES[queue]}")
+            if isinstance(command, (LoadCommand, EvictCommand)):
+                swapped(command.executable)
             if isinstance(command, DispatchCommand):
                 self._check_entry(command)
             if isinstance(command, FillCommand) and command.size % 4:
@@ -299,7 +375,12 @@ class ThreadedDevice(Device):
         views = self._views(command, bindings)
         match command:
             case DispatchCommand():
-                self.run(command, views)
+                with loaded_for(command) as resolved:
+                    self.run(resolved, views)
+            case LoadCommand():
+                swapped(command.executable).prefetch()
+            case EvictCommand():
+                swapped(command.executable).retire()
             case CopyCommand():
                 views[1][: command.size] = views[0][: command.size]
                 return len({_resolve(ref, bindings)[0].kind for ref in (command.source, command.target)}) > 1

@@ -10,15 +10,17 @@ library takes, and a limit of time, beyond which a call counts as hung and the d
 from __future__ import annotations
 
 import abc
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
+from queue import SimpleQueue
 
-from mansard.errors import DeviceLostError, ExecutionError, MansardError, TargetMismatchError
+from mansard.errors import DeviceLostError, ExecutionError, MansardError
 from mansard.hal.commands import BarrierCommand, Command, DispatchCommand
 from mansard.hal.device import DeviceInfo, ProfileRow, QueueKind, Submission
-from mansard.hal.executable import ExecutableSpec
 from mansard.hal.queue import Queue, ReadyEntry
+from mansard.hal.swapping import SwappedExecutable, loaded_for
 from mansard.hal.threaded import Bytes, ThreadedCommandBuffer, ThreadedDevice
 
 DEFAULT_LIMIT = 60.0
@@ -53,7 +55,9 @@ class VendorDevice(ThreadedDevice, abc.ABC):
         self._runs: dict[_Run, float] = {}
         self._active, self._closing = threading.Event(), threading.Event()
         self._is_lost = False
-        super().__init__(info, formats=formats, memory=memory)
+        self._continuing: threading.Thread | None = None
+        self._continuations: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        super().__init__(info, formats=formats, memory=memory, swaps_programs=True)
         self._watcher = threading.Thread(target=self._watch, name=f"mansard-{info.id}-watch", daemon=True)
         self._watcher.start()
 
@@ -72,16 +76,6 @@ class VendorDevice(ThreadedDevice, abc.ABC):
         """Run a dispatch, for a library whose calls block; any exception fails the submission."""
         raise NotImplementedError(f"{type(self).__name__} implements neither start nor run")
 
-    def check_format(self, spec: ExecutableSpec) -> None:
-        """Raise TargetMismatchError for an executable of a format that the device does not load, or that
-        needs a feature: such devices have none to need."""
-        formats = self.capabilities.formats
-        if spec.format not in formats:
-            named = " or ".join(map(repr, formats))
-            raise TargetMismatchError(f"{self.info.id} loads {named}, not {spec.format!r}")
-        if spec.requires:
-            raise TargetMismatchError(f"{self.info.id} lacks {', '.join(spec.requires)}")
-
     @property
     def lost(self) -> bool:
         """Whether a call did not come back in time."""
@@ -97,6 +91,7 @@ class VendorDevice(ThreadedDevice, abc.ABC):
         self._closing.set()
         self._active.set()
         self._watcher.join()
+        self._continuations.put(None)
         for thread in self._threads:
             # A thread in a call that hangs cannot be ended; it lets go of what it holds when that returns.
             thread.join(timeout=0 if self._is_lost else None)
@@ -105,14 +100,12 @@ class VendorDevice(ThreadedDevice, abc.ABC):
     def serve_queue(self, kind: QueueKind) -> None:
         """Begin ready submissions, as many at a time as the device takes, until the queue is closed and
         empty."""
-        if kind is not QueueKind.COMPUTE:
-            super().serve_queue(kind)
-            return
-        queue = self._queues[kind]
+        queue, computes = self._queues[kind], kind is QueueKind.COMPUTE
         try:
             while True:
                 # A submission is taken when there is room for it, so that the most urgent one is taken then.
-                self._room.acquire()
+                if computes:
+                    self._room.acquire()
                 entry = None
                 while entry is None:
                     entry = queue.pop(timeout=_IDLE_S)
@@ -141,9 +134,25 @@ class VendorDevice(ThreadedDevice, abc.ABC):
         """It has come back."""
         self._runs.pop(run, None)
 
-    def finished(self) -> None:
-        """A submission has ended: there is room for another one."""
-        self._room.release()
+    def go_on(self, advance: Callable[[], None]) -> None:
+        """Continue a submission behind a callback on a thread of the device's own, where it may wait for
+        memory of programs that run: the library may need its thread for their end."""
+        with self._lock:
+            if self._continuing is None:
+                name = f"mansard-{self.info.id}-continue"
+                self._continuing = threading.Thread(target=self._continue, name=name, daemon=True)
+                self._continuing.start()
+                self._threads.append(self._continuing)
+        self._continuations.put(advance)
+
+    def _continue(self) -> None:
+        while (advance := self._continuations.get()) is not None:
+            advance()
+
+    def finished(self, queue: Queue) -> None:
+        """A submission of a queue has ended: there is room for another one."""
+        if queue is self._queues[QueueKind.COMPUTE]:
+            self._room.release()
 
     def _watch(self) -> None:
         while not self._closing.is_set():
@@ -169,6 +178,8 @@ class VendorDevice(ThreadedDevice, abc.ABC):
         self._is_lost = True
         for queue in self._queues.values():
             queue.poison(error)
+        for area in list(self._areas):
+            area.fail(error)
         for run in (hung, *others):
             self._runs.pop(run, None)
             run.finish(error)
@@ -186,6 +197,12 @@ class _Run:
         self._commands = iter(self.recording.commands)
         self._rows: list[ProfileRow] = []
         self._check: Check | None = None
+        self._swaps = any(
+            isinstance(command, DispatchCommand) and isinstance(command.executable, SwappedExecutable)
+            for command in self.recording.commands
+        )
+        self._held = contextlib.ExitStack()
+        """The program that the present call uses stays loaded."""
         self._lock, self._is_finished = threading.Lock(), False
 
     def begin(self) -> None:
@@ -203,6 +220,7 @@ class _Run:
         check = self._check
         if check is not None and (failure := check()) is not None and check is self._check:
             self._device.ended(self)
+            self._held.close()
             self.finish(failure)
 
     def finish(self, error: MansardError | None = None) -> None:
@@ -214,7 +232,7 @@ class _Run:
         if error is None:
             self.recording.rows = tuple(self._rows)
         self._queue.finish(self._entry, error)
-        self._device.finished()
+        self._device.finished(self._queue)
 
     def _advance(self) -> None:
         """Run commands until one has begun that ends later, or none is left."""
@@ -238,24 +256,38 @@ class _Run:
         """Run a command, or begin it; False when a callback will go on from here."""
         begin, label = time.monotonic_ns(), command.label or getattr(command, "entry", "")
         if not isinstance(command, DispatchCommand):
+            self.label = label
+            # Loading a program is a call of the vendor's library, too.
+            self._device.begun(self)
             self._device.copy_or_fill(command, self.submission)
+            self._device.ended(self)
             self._rows.append(ProfileRow(label, begin, time.monotonic_ns()))
             return True
         self.label = label
         # The callback and the return of `start` come in either order: the second of them goes on.
         first = threading.Lock()
+        self._held = held = contextlib.ExitStack()
 
         def done(error: MansardError | None) -> None:
             self._device.ended(self)
+            held.close()
             self._check = None
             self._rows.append(ProfileRow(label, begin, time.monotonic_ns()))
             if error is not None:
                 self.finish(error)
             elif not first.acquire(blocking=False) and not self._is_finished:
-                self._advance()
+                if self._swaps:
+                    self._device.go_on(self._advance)
+                else:
+                    self._advance()
 
         self._device.begun(self)
-        self._check = self._device.start(command, self._device.memories(command, self.submission), done)
+        try:
+            resolved = held.enter_context(loaded_for(command))
+            self._check = self._device.start(resolved, self._device.memories(command, self.submission), done)
+        except BaseException:
+            held.close()
+            raise
         if first.acquire(blocking=False):
             return False
         self._check = None

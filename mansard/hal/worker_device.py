@@ -70,6 +70,16 @@ class WorkerDevice(VendorDevice):
             raise TargetMismatchError(f"{self.info.id} cannot load a program: {error}") from error
         return WorkerExecutable(spec, program, self._worker.make("load", code))
 
+    def bring_in(self, spec: ExecutableSpec) -> Executable:
+        """Load a program now, instead of with its first run."""
+        executable = self.load(spec)
+        assert isinstance(executable, WorkerExecutable)
+        try:
+            executable.remote.make()
+        except WorkerError as error:
+            raise ExecutionError(str(error)) from error
+        return executable
+
     def run(self, command: DispatchCommand, memories: Sequence[Bytes]) -> None:
         """Run a program."""
         executable = command.executable

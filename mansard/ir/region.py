@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from mansard.dims import Dim, DimLike
+from mansard.dims import Dim, DimLike, representative
 from mansard.ir.graph import Graph
 from mansard.ir.ops import Op, Reshape
 from mansard.ir.types import Value
@@ -23,6 +23,8 @@ class Region:
     """Predicted seconds of a run, by the backend that compiles it; None: by the cost model."""
     note: str = ""
     """What the backend says of the region, for those who read decisions."""
+    bytes: int = 0
+    """Of the device's memory that its program takes while it is loaded, by the backend that compiles it."""
 
     def holds(self, ops: Collection[Op]) -> bool:
         """Whether all of ``ops`` that compute anything are in the region."""
@@ -78,6 +80,11 @@ def extract(graph: Graph, ops: Collection[Op], name: str) -> Graph:
     bound = part.dims()
     free = {name: dim for name, dim in symbols(part).items() if name not in bound}
     return replace(part, parameters=tuple(free.values()))
+
+
+def constant_bytes(region: Graph) -> int:
+    """Bytes of the constants of an extracted region."""
+    return sum(representative(value.type.bytes) for value in region.constants)
 
 
 def symbols(graph: Graph) -> dict[str, Dim]:

@@ -34,6 +34,8 @@ class DeviceSlot:
     """Bytes of its own that a model may take; None for a device that uses the host's memory."""
     partition: Partition | None = None
     """The regions it takes of the graph (`mansard.placement.regions`); None: it runs single dispatches."""
+    swaps: bool = False
+    """Whether programs of regions can take turns in its memory (`mansard.placement.swapping`)."""
 
 
 @dataclass(frozen=True)

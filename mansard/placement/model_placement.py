@@ -7,12 +7,12 @@ placement after another.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 from mansard.dims import representative, symbol
 from mansard.errors import PlacementError
-from mansard.ir.dispatch import Dispatch, DispatchGraph
+from mansard.ir.dispatch import DispatchGraph
 from mansard.placement.constraints import DeviceSlot, FixedDevices
 from mansard.placement.memory_limits import MAX_ROUNDS, limit_options, limit_slots, memory_limits, tightened
 from mansard.placement.options import PlacementOptions
@@ -21,19 +21,21 @@ from mansard.placement.partition_graph import Fuse, partition_dispatches
 from mansard.placement.partitioning import MIN_MODEL_GAIN, find_partitions
 from mansard.placement.place import PlacementResult, place
 from mansard.placement.plan_memory import slot_memory
-from mansard.plan.plan import Plan, SplitSpec
-
-SketchPlan = Callable[[DispatchGraph, Mapping[Dispatch, int]], Plan]
-"""The plan of a placed graph without its code, with all device slots, to lay out its memory."""
+from mansard.placement.regions import merge_regions
+from mansard.placement.swapped_placement import SketchPlan, SwappedPlacement, place_swapped, swapping_limits
+from mansard.placement.swapping import Swaps
+from mansard.plan.plan import SplitSpec
 
 
 @dataclass(frozen=True)
 class ModelPlacement:
-    """A placed dispatch graph; ``splits`` tells the runtime what is partitioned."""
+    """A placed dispatch graph; ``splits`` tells the runtime what is partitioned, ``swaps`` which regions take
+    turns in the memory of device slots."""
 
     graph: DispatchGraph
     result: PlacementResult
     splits: tuple[SplitSpec, ...] = ()
+    swaps: Swaps = field(default_factory=dict)
 
     @property
     def latency_ms(self) -> float:
@@ -52,8 +54,52 @@ def place_model(
     a time.
 
     Raises PlacementError where a dispatch has no device, or where no placement is within the memory limits,
-    with what was needed and allowed.
+    with what was needed and allowed. Devices that can swap programs do, where that is predicted to be faster
+    than to leave what they do not hold to others.
     """
+    limits = memory_limits(slots, options)
+    swapping = swapping_limits(slots, limits)
+    if not swapping:
+        return _place_limited(graph, slots, options, fuse, sketch_plan)
+
+    def without_limit(priced: Sequence[DeviceSlot], given: PlacementOptions) -> ModelPlacement:
+        return _place_limited(graph, priced, given, fuse, sketch_plan)
+
+    failure: PlacementError | None = None
+    plain: ModelPlacement | None = None
+    swapped: SwappedPlacement | None = None
+    try:
+        plain = _place_limited(graph, slots, options, fuse, sketch_plan)
+    except PlacementError as error:
+        failure = error
+    try:
+        swapped = place_swapped(graph, slots, options, swapping, without_limit, sketch_plan)
+    except PlacementError as error:
+        failure = failure or error
+    if swapped is not None:
+        placement = ModelPlacement(swapped.graph, swapped.result, swaps=swapped.swaps)
+        if plain is None or _cost(placement, slots) < _cost(plain, slots):
+            return placement
+    if plain is None:
+        assert failure is not None
+        raise failure
+    return plain
+
+
+def _cost(placement: ModelPlacement, slots: Sequence[DeviceSlot]) -> float:
+    """What is minimised, of the placement with its regions as one step each."""
+    _, result = merge_regions(placement.graph, placement.result, slots, placement.swaps)
+    return result.prediction.cost_ms
+
+
+def _place_limited(
+    graph: DispatchGraph,
+    slots: Sequence[DeviceSlot],
+    options: PlacementOptions,
+    fuse: Fuse,
+    sketch_plan: SketchPlan,
+) -> ModelPlacement:
+    """A placement without swapping."""
     unified = [slot.profile.unified for slot in slots]
     limits = memory_limits(slots, options)
     for _ in range(MAX_ROUNDS):

@@ -8,15 +8,16 @@ solved, for `simulate` to run the placement of the plan, or for `choose` to find
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mansard.dims import evaluate
 from mansard.errors import ArtifactError
 from mansard.placement.cost import WorkEstimate
 from mansard.placement.problem import HOST, DataEdge, PlacementProblem, ResidentConstant, merge_overlapping
+from mansard.placement.swapping import ProgramLoad, program_loads
 from mansard.placement.workload import Workload
 from mansard.plan.accesses import Accesses, origins
-from mansard.plan.plan import Decision, DispatchStep, Plan
+from mansard.plan.plan import Decision, DispatchStep, LoadStep, Plan
 from mansard.targets.profile import DeviceProfile
 
 
@@ -41,8 +42,25 @@ def replay(
     """
     allowed = [_allowed(plan, decision) for decision in plan.decisions]
     problem = plan_workload(plan, sizes).problem(profiles, allowed, limits)
+    problem = replace(problem, program_loads=_program_loads(plan, profiles))
     numbers = {device.name: i for i, device in enumerate(plan.devices)}
     return ReplayedPlan(problem, tuple(numbers[decision.device] for decision in plan.decisions))
+
+
+def _program_loads(plan: Plan, profiles: Sequence[DeviceProfile]) -> tuple[ProgramLoad, ...]:
+    """The loads of programs that take turns, at the pace of the profiles' links."""
+    loads: list[ProgramLoad] = []
+    numbered = list(enumerate(zip(plan.decisions, _steps_in_order(plan), strict=True)))
+    for device, profile in zip(plan.devices, profiles, strict=True):
+        steps = [step for segment in device.segments for step in segment.steps]
+        size = {step.executable: step.bytes for step in steps if isinstance(step, LoadStep)}
+        dispatches = [
+            (number, size[step.executable])
+            for number, (decision, step) in numbered
+            if decision.device == device.name and step.executable in size
+        ]
+        loads += program_loads(dispatches, device.area_bytes, profile)
+    return tuple(sorted(loads, key=lambda load: load.dispatch))
 
 
 def plan_workload(plan: Plan, sizes: Mapping[str, int]) -> Workload:

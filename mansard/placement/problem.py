@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from mansard.placement.cost import transfer
+from mansard.placement.swapping import ProgramLoad
 from mansard.targets.profile import DeviceProfile
 
 HOST = -1
@@ -53,6 +54,9 @@ class PlacementProblem:
     loads: tuple[tuple[float, ...], ...] = ()
     """Seconds that every dispatch occupies each device for when many calls are in flight
     (`mansard.placement.cost.load_seconds`); empty: its times."""
+    program_loads: tuple[ProgramLoad, ...] = ()
+    """Programs that are loaded before dispatches run, for `simulate` alone; in the order of the
+    dispatches."""
 
     @property
     def load_times(self) -> tuple[tuple[float, ...], ...]:

@@ -22,6 +22,7 @@ from mansard.placement.decisions import decision_on
 from mansard.placement.place import PlacementResult
 from mansard.placement.problem import PlacementProblem
 from mansard.placement.simulate import simulate
+from mansard.placement.swapping import ProgramLoad, Swaps, describe_load, program_loads
 from mansard.placement.workload import graph_workload
 from mansard.plan.plan import Decision
 
@@ -51,18 +52,33 @@ class _RegionRefusal:
 
 
 def merge_regions(
-    graph: DispatchGraph, result: PlacementResult, slots: Sequence[DeviceSlot]
+    graph: DispatchGraph, result: PlacementResult, slots: Sequence[DeviceSlot], swaps: Swaps | None = None
 ) -> tuple[DispatchGraph, PlacementResult]:
-    """A placed graph with one dispatch for each region that is on its device, and the placement of that."""
+    """A placed graph with one dispatch for each region that is on its device, and the placement of that; the
+    regions in ``swaps`` take turns in their device's memory."""
     placed = _placed_regions(graph, result, slots)
     if not placed:
         return graph, result
     merged = {dispatch: members for dispatch, (_, members) in placed.items()}
-    notes = {dispatch: region.note for dispatch, (region, _) in placed.items()}
+    regions = {dispatch: region for dispatch, (region, _) in placed.items()}
     merged_into = {dispatch: region for region, members in merged.items() for dispatch in members}
     dispatches = _in_order(graph, merged_into)
     changed = replace(graph, dispatches=tuple(dispatches))
-    return changed, _merged_result(graph, result, changed, (merged, notes), slots)
+    swapped = {
+        dispatch: region.bytes
+        for dispatch, region in regions.items()
+        if any(each.swaps(region) for each in (swaps or {}).values())
+    }
+    areas = {number: each.area for number, each in (swaps or {}).items()}
+    return changed, _merged_result(graph, result, changed, (merged, regions), slots, _Swapped(areas, swapped))
+
+
+@dataclass(frozen=True)
+class _Swapped:
+    """The areas of device slots, and the bytes of the dispatches that take turns in them."""
+
+    areas: Mapping[int, int]
+    bytes: Mapping[Dispatch, int]
 
 
 def _placed_regions(
@@ -129,19 +145,24 @@ def _merged_result(
     graph: DispatchGraph,
     result: PlacementResult,
     changed: DispatchGraph,
-    regions: tuple[Mapping[Dispatch, Collection[Dispatch]], Mapping[Dispatch, str]],
+    regions: tuple[Mapping[Dispatch, Collection[Dispatch]], Mapping[Dispatch, Region]],
     slots: Sequence[DeviceSlot],
+    swapped: _Swapped,
 ) -> PlacementResult:
-    """The placement of the merged graph, with its run simulated anew. ``regions`` are the dispatches each
-    replaces, and what its backend says of it."""
-    merged, notes = regions
+    """The placement of the merged graph, with its run simulated anew. ``regions`` are the dispatches that
+    each replaces, and the region that each is."""
+    merged, region_of = regions
     # Dispatches may have lost their in-place mark, and are then others of the same name.
     old = {d.name: n for n, d in enumerate(graph.dispatches)}
     members = [[old[m.name] for m in merged.get(d, (d,))] for d in changed.dispatches]
     labels = [result.search_result.labels[numbers[0]] for numbers in members]
-    problem = _merged_problem(changed, result.problem, members, labels)
+    problem = _merged_problem(changed, result.problem, members, labels, region_of)
+    problem = replace(problem, program_loads=_program_loads(changed, problem, labels, swapped))
+    load_of = {changed.dispatches[each.dispatch]: each for each in problem.program_loads}
     decisions = tuple(
-        _merged_decision(d, [result.decisions[n] for n in numbers], slots[label].name, notes[d])
+        _merged_decision(
+            d, [result.decisions[n] for n in numbers], slots[label].name, region_of[d], load_of.get(d)
+        )
         if d.is_region
         else result.decisions[numbers[0]]
         for d, numbers, label in zip(changed.dispatches, members, labels, strict=True)
@@ -157,6 +178,7 @@ def _merged_result(
         # The bound is that of the single dispatches.
         bound_ms=min(result.prediction.bound_ms, cost),
         copied_bytes=run.copied_bytes,
+        loaded_bytes=run.loaded_bytes,
         starts_ms=tuple(starts[n] for n in range(len(labels))),
     )
     return PlacementResult(
@@ -173,15 +195,39 @@ def _merged_problem(
     problem: PlacementProblem,
     members: Sequence[Sequence[int]],
     labels: Sequence[int],
+    region_of: Mapping[Dispatch, Region],
 ) -> PlacementProblem:
     def totals(rows: Sequence[Sequence[float]]) -> tuple[tuple[float, ...], ...]:
-        return tuple(tuple(map(sum, zip(*(rows[n] for n in numbers), strict=True))) for numbers in members)
+        in_all: list[list[float]] = [
+            list(map(sum, zip(*(rows[n] for n in numbers), strict=True))) for numbers in members
+        ]
+        for row, dispatch, label in zip(in_all, changed.dispatches, labels, strict=True):
+            region = region_of.get(dispatch)
+            if region is not None and region.seconds is not None:
+                row[label] = region.seconds
+        return tuple(map(tuple, in_all))
 
     merged = graph_workload(changed).problem(problem.profiles, [(label,) for label in labels])
     return replace(merged, times=totals(problem.times), loads=totals(problem.load_times))
 
 
-def _merged_decision(dispatch: Dispatch, decisions: Sequence[Decision], device: str, note: str) -> Decision:
+def _program_loads(
+    changed: DispatchGraph, problem: PlacementProblem, labels: Sequence[int], swapped: _Swapped
+) -> tuple[ProgramLoad, ...]:
+    loads: list[ProgramLoad] = []
+    for slot, area in swapped.areas.items():
+        sizes = [
+            (n, swapped.bytes[d])
+            for n, (d, label) in enumerate(zip(changed.dispatches, labels, strict=True))
+            if label == slot and d in swapped.bytes
+        ]
+        loads += program_loads(sizes, area, problem.profiles[slot])
+    return tuple(sorted(loads, key=lambda load: load.dispatch))
+
+
+def _merged_decision(
+    dispatch: Dispatch, decisions: Sequence[Decision], device: str, region: Region, load: ProgramLoad | None
+) -> Decision:
     """The decision on a region: costs are those of its dispatches in all, a refusal of one is a refusal."""
     costs: dict[str, float | str] = {}
     for name in decisions[0].costs:
@@ -189,5 +235,9 @@ def _merged_decision(dispatch: Dispatch, decisions: Sequence[Decision], device: 
         refusals = [cost for cost in each if isinstance(cost, str)]
         total = sum(cost for cost in each if not isinstance(cost, str))
         costs[name] = refusals[0] if refusals else round(total, 6)
-    summary, reason = f"region: {dispatch.summary}", "; ".join(filter(None, (decisions[0].reason, note)))
+    if region.seconds is not None:
+        costs[device] = round(1e3 * region.seconds, 6)
+    swapped = "" if load is None else describe_load(load)
+    reason = "; ".join(filter(None, (decisions[0].reason, swapped, region.note)))
+    summary = f"region: {dispatch.summary}"
     return decision_on(dispatch, summary, device, reason, costs, estimate_work(dispatch))

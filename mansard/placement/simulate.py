@@ -5,7 +5,9 @@ starts when its queue is free and its inputs are available. A value of another d
 handoff and, where one is needed, a copy in the reader's queue. The host has no queue: inputs are available
 there when the call starts, and the call ends when the last output has arrived. Devices on the same cores (a
 GPU in software beside the CPU) share a queue. A queue does other things during a handoff, so it is no busy
-time of the reader, but a load where many calls are in flight (`PlacementProblem.handoff_load`).
+time of the reader, but a load where many calls are in flight (`PlacementProblem.handoff_load`). Programs
+that take turns in a device's memory are loaded one after another beside all that, each as soon as there is
+room (`PlacementProblem.program_loads`).
 """
 
 from __future__ import annotations
@@ -38,6 +40,13 @@ class SimulatedRun:
     load: tuple[float, ...]
     """Seconds of work and handoffs of every device, which limit throughput. Copies count for the reader."""
     spans: tuple[Span, ...]
+    program_loads: tuple[Span, ...] = ()
+    """The loads of programs, by the dispatches that wait for them."""
+
+    @property
+    def loaded_bytes(self) -> int:
+        """Bytes of all programs that are loaded."""
+        return sum(span.bytes for span in self.program_loads)
 
     @property
     def copied_bytes(self) -> int:
@@ -56,6 +65,9 @@ def simulate(problem: PlacementProblem, labels: Sequence[int], *, lockstep: bool
     spans: list[Span] = []
     load = [0.0] * len(problem.profiles)
     waited: dict[tuple[int, int], int] = {}  # (source, target): newest dispatch that was waited for
+    load_of = {each.dispatch: each for each in problem.program_loads}
+    loaded = [0.0] * len(problem.profiles)
+    program_loads: list[Span] = []
 
     def transfer(number: int, device: int) -> float:
         """When a value is available on a device."""
@@ -91,6 +103,12 @@ def simulate(problem: PlacementProblem, labels: Sequence[int], *, lockstep: bool
                 load[device] += problem.handoff_load(source, device)
                 waited[source, device] = producer
         ready = max((transfer(number, device) for number in problem.input_edges[n]), default=0.0)
+        if program := load_of.get(n):
+            begin = max(loaded[device], 0.0 if program.after is None else end[program.after])
+            begin = max(begin, *free) if lockstep else begin
+            loaded[device] = begin + program.seconds
+            program_loads.append(Span(device, begin, loaded[device], n, None, program.bytes))
+            ready = max(ready, loaded[device])
         queue = problem.queues[device]
         start = max(ready, free[queue])
         if lockstep:
@@ -105,4 +123,4 @@ def simulate(problem: PlacementProblem, labels: Sequence[int], *, lockstep: bool
     busy = [0.0] * len(problem.profiles)
     for span in spans:
         busy[span.device] += span.end - span.start
-    return SimulatedRun(last, tuple(busy), tuple(load), tuple(spans))
+    return SimulatedRun(last, tuple(busy), tuple(load), tuple(spans), tuple(program_loads))

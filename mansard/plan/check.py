@@ -13,9 +13,12 @@ from mansard.plan.contracts import ContractCheck
 from mansard.plan.initialised import InitialisedCheck
 from mansard.plan.plan import (
     BarrierStep,
+    DeviceProgram,
     DispatchStep,
+    EvictStep,
     ExecutableRef,
     KernelContract,
+    LoadStep,
     Plan,
     SplitSpec,
     TransferStep,
@@ -157,6 +160,8 @@ def _check_device(
     initialised: InitialisedCheck,
 ) -> None:
     device = plan.devices[slot]
+    for number in device.swapped:
+        _in_range(number, len(device.executables), "executable that is swapped")
     kernels = [_kernels(ref) for ref in device.executables]
     epoch = -1
     for segment in device.segments:
@@ -168,6 +173,9 @@ def _check_device(
             if isinstance(step, BarrierStep):
                 epoch += 1
                 continue
+            if isinstance(step, (LoadStep, EvictStep)):
+                _check_swap(device, step)
+                continue
             contract = None
             if isinstance(step, DispatchStep):
                 contract = _check_dispatch(slot, kernels, step, values)
@@ -176,6 +184,16 @@ def _check_device(
                     for number in named(step):
                         _check_lifetime(values, number, epoch, step.label)
             initialised.step(step, contract)
+
+
+def _check_swap(device: DeviceProgram, step: LoadStep | EvictStep) -> None:
+    """What is loaded and evicted takes turns, and fits the area for that."""
+    if step.executable not in device.swapped:
+        raise ArtifactError(f"{step.label!r} is about executable {step.executable}, which is always loaded")
+    if isinstance(step, LoadStep) and not 0 <= step.bytes <= device.area_bytes:
+        raise ArtifactError(
+            f"{step.label!r} loads {step.bytes} bytes into an area of {device.area_bytes} on {device.name!r}"
+        )
 
 
 def _kernels(ref: ExecutableRef) -> dict[str, tuple[Kernel, KernelContract | None]]:

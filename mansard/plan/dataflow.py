@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from mansard.dims import DimLike, representative, symbol
 from mansard.plan.accesses import Accesses
-from mansard.plan.plan import BarrierStep, DispatchStep, Plan, TransferStep
+from mansard.plan.plan import DispatchStep, Plan, TransferStep
 
 
 @dataclass(frozen=True)
@@ -90,8 +90,6 @@ class _Flow:
                 self._dispatch(slot, walk.segment, step)
             elif isinstance(step, TransferStep):
                 self._transfer(slot, walk, step)
-            else:
-                assert isinstance(step, BarrierStep)
         walk.segment += 1
         return True
 

@@ -109,7 +109,26 @@ class BarrierStep:
     """Order the steps before it, and their writes, before the steps after it."""
 
 
-Step = DispatchStep | TransferStep | BarrierStep
+@dataclass(frozen=True)
+class LoadStep:
+    """Bring a program of the device's area (`DeviceProgram.area_bytes`) into its memory ahead of the
+    dispatches that run it: from here on, while what is before it in the queue may still run, there is memory
+    for it."""
+
+    executable: int
+    bytes: int
+    label: str
+
+
+@dataclass(frozen=True)
+class EvictStep:
+    """A program of the area is done with: the next one that is loaded gets its memory."""
+
+    executable: int
+    label: str
+
+
+Step = DispatchStep | TransferStep | BarrierStep | LoadStep | EvictStep
 
 
 @dataclass(frozen=True)
@@ -178,6 +197,11 @@ class DeviceProgram:
     late_binding: bool = False
     """Whether such devices take buffers at submission (`Capabilities.late_binding`), for predictions without
     the device; False in a plan made before this was kept."""
+    area_bytes: int = 0
+    """Bytes of the device's memory in which the ``swapped`` executables take turns; the others are in its
+    memory as long as the model is loaded."""
+    swapped: tuple[int, ...] = ()
+    """Executables that are in the device's memory only while they are needed, by number."""
 
 
 @dataclass(frozen=True)
@@ -238,6 +262,8 @@ class Prediction:
     """Of all copies, those of inputs and outputs included, with dims at a representative size."""
     starts_ms: tuple[float, ...] = ()
     """When each dispatch starts, in the order of the plan's decisions."""
+    loaded_bytes: int = 0
+    """Of programs that are loaded during a call, since the device does not hold all of them."""
 
     @property
     def gap(self) -> float:
@@ -250,6 +276,7 @@ class Prediction:
         if self.objective != "latency":
             text += f"; {self.objective}: {self.cost_ms:.3f} ms a call"
         copies = f"; {self.copied_bytes} bytes are copied" if self.copied_bytes else ""
+        copies += f"; {self.loaded_bytes} bytes of programs are loaded" if self.loaded_bytes else ""
         bound = f"no placement is below {self.bound_ms:.3f} ms (gap {100 * self.gap:.1f} %, {self.method})"
         return f"{text}{copies}; {bound}"
 

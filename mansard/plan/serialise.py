@@ -24,9 +24,23 @@ from mansard.dtypes import DType
 from mansard.errors import ArtifactError, MansardError
 from mansard.plan import interface as interface_module
 from mansard.plan import plan as plan_module
-from mansard.plan.plan import BarrierStep, DispatchStep, ExecutableRef, Plan, TransferStep
+from mansard.plan.plan import (
+    BarrierStep,
+    DispatchStep,
+    EvictStep,
+    ExecutableRef,
+    LoadStep,
+    Plan,
+    TransferStep,
+)
 
-_STEPS: dict[str, type] = {"dispatch": DispatchStep, "transfer": TransferStep, "barrier": BarrierStep}
+_STEPS: dict[str, type] = {
+    "dispatch": DispatchStep,
+    "transfer": TransferStep,
+    "barrier": BarrierStep,
+    "load": LoadStep,
+    "evict": EvictStep,
+}
 _STEP_NAMES = {cls: name for name, cls in _STEPS.items()}
 _NAMESPACE = {**vars(interface_module), **vars(plan_module), "Expr": Expr}
 

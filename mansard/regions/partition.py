@@ -3,11 +3,12 @@
 ::
 
     raised = raise_graph(graph)
-    partition = partition_raised(graph, raised, refuses, Limits(constants=memory))
+    partition = partition_raised(graph, raised, refuses, Limits(constants=most, memory=memory))
 
 A backend says of each named op why it does not take it. What remains becomes the largest convex regions;
-those that hold more constants than the device has memory for are cut in the order of the ops, and those
-without a product are left to others.
+those that hold more constants than a program may have are cut in the order of the ops, those of a graph that
+does not fit the device's memory into parts of which several do, and those without a product are left to
+others.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ from mansard.regions.raising import Raised
 
 Support = Callable[[NamedOp, NamedGraph], str | None]
 """Why a device does not take an op of a graph; None where it does."""
+PARTS = 8
+"""Regions that fit a device's memory where it does not hold all: finer ones fill it better, and overlap
+better while they take turns; each has a launch and values of its own."""
 NO_PRODUCT = "it takes regions with a product in them, and here is none"
 
 
@@ -36,6 +40,10 @@ class Limits:
 
     constants: int | None = None
     """Bytes of constants; None: as many as there are."""
+    memory: int | None = None
+    """Bytes of the device's memory. Where the regions of a graph have more constants, each is cut to a
+    `PARTS`-th of it, as far as its ops can be divided: then some stay in the memory while others take turns
+    there (`mansard.placement.swapping`), or are left to other devices. None: there is enough."""
     products: bool = True
     """Whether regions without a product (a matrix product or convolution) are left to other devices."""
 
@@ -90,8 +98,12 @@ def partition(
     reasons = _state_refusals(graph, reasons) | reasons
     unit_of = _united(graph, together)
     regions: list[Region] = []
-    for ops in convex_regions(graph, reasons.keys()):
-        for part in _cut(graph, ops, unit_of, limits.constants, reasons):
+    whole = convex_regions(graph, reasons.keys())
+    preferred = limits.constants
+    if limits.memory is not None and sum(constant_bytes(graph, ops) for ops in whole) > limits.memory:
+        preferred = min(limits.memory // PARTS, preferred or limits.memory)
+    for ops in whole:
+        for part in _cut(graph, ops, unit_of, limits.constants, preferred, reasons):
             if limits.products and not any(is_contraction(op) for op in part):
                 reasons |= dict.fromkeys(part, NO_PRODUCT)
             else:
@@ -186,13 +198,15 @@ def _cut(
     ops: Sequence[Op],
     unit_of: Mapping[Op, Sequence[Op]],
     limit: int | None,
+    preferred: int | None,
     reasons: dict[Op, str],
 ) -> list[list[Op]]:
-    """A region in parts whose constants fit: ops in order, those of a unit where its last one stands.
+    """A region in parts whose constants are at most the ``preferred`` bytes, or those of one unit: ops in
+    order, those of a unit where its last one stands.
 
-    A unit that does not fit alone goes to ``reasons``.
+    A unit of more than ``limit`` goes to ``reasons``.
     """
-    if limit is None or constant_bytes(graph, ops) <= limit:
+    if preferred is None or constant_bytes(graph, ops) <= preferred:
         return [list(ops)]
     parts: list[list[Op]] = []
     part: list[Op] = []
@@ -200,12 +214,13 @@ def _cut(
     for unit in _in_order(ops, unit_of):
         read = _constants(graph, unit)
         alone = sum(map(_bytes, read))
-        if alone > limit:
+        if limit is not None and alone > limit:
             text = f"its constants have {alone} bytes, and the device's regions may have {limit}"
             reasons |= dict.fromkeys(unit, text)
             parts, part, held = [*parts, part], [], set()
             continue
-        if sum(map(_bytes, held | read)) > limit:
+        # What reads no further constants stays with what computes its operands.
+        if held and read - held and sum(map(_bytes, held | read)) > preferred:
             parts, part, held = [*parts, part], [], set()
         part.extend(unit)
         held |= read

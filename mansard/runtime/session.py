@@ -70,7 +70,7 @@ class Session:
         if chosen is not plan:
             plan, claims = chosen, check_plan(chosen)
         self.signature = Signature(plan.inputs, plan.dims, plan.asserts, plan.constraints)
-        self.slots: Sequence[BoundSlot] = bind(plan, resources, devices)
+        self.slots: Sequence[BoundSlot] = bind(plan, resources, devices, shared.slots if shared else ())
         self.links = probe_links(self.slots)
         self.layout = lay_out(plan, self.links)
         other: ExecutionEnvironment | None = shared._environment if shared else None
@@ -99,8 +99,12 @@ class Session:
 
     @property
     def stats(self) -> Stats:
-        """Counts of calls, contexts and copies."""
-        return self._calls.stats
+        """Counts of calls, contexts and copies, and of programs that were loaded in turn."""
+        areas = [slot.area for slot in self.slots if slot.area is not None]
+        stats = self._calls.stats
+        stats.program_loads = sum(area.loads for area in areas)
+        stats.program_bytes = sum(area.loaded_bytes for area in areas)
+        return stats
 
     @property
     def shares(self) -> list[Share]:
@@ -245,6 +249,8 @@ class Session:
         for slot in self.slots:
             for executable in slot.executables:
                 executable.close()
+            if slot.area is not None and slot.owns_area:
+                slot.area.close()
 
     def _trim(self) -> None:
         """Free the memory that uploads have left in the pools of the devices."""

@@ -13,7 +13,8 @@ A test that needs a device to compute carries `computes`, and is skipped with th
 that declares ``capabilities.simulated``. For other capabilities both answers are tested: a device that
 declares late binding must bind late, and one that does not must refuse it.
 
-A driver whose kernels Mansard generates takes `KernelTests` as a second base. An adapter may stand for a
+A driver whose kernels Mansard generates takes `KernelTests` as a second base, one whose programs take turns
+in its memory `SwapTests`. An adapter may stand for a
 variation of a device: with a feature less, or held to the limits of another.
 
 `PairTests` runs a device with a partner, each waiting for the other: by default with `PartnerAdapter`'s, a
@@ -26,7 +27,10 @@ import pytest
 
 # Failing asserts of the suite show their operands, as those of test modules do.
 pytest.register_assert_rewrite(
-    *(f"mansard.testing.{name}" for name in ("commands", "kernels", "memory", "order", "pairs", "results"))
+    *(
+        f"mansard.testing.{name}"
+        for name in ("commands", "kernels", "memory", "order", "pairs", "results", "swapping")
+    )
 )
 
 from mansard.testing.adapter import KERNELS, Adapter, computes  # noqa: E402  # after the registration
@@ -35,10 +39,20 @@ from mansard.testing.kernels import KernelTests  # noqa: E402
 from mansard.testing.memory import MemoryTests  # noqa: E402
 from mansard.testing.order import OrderTests  # noqa: E402
 from mansard.testing.pairs import PairTests, PartnerAdapter  # noqa: E402
+from mansard.testing.swapping import SwapTests  # noqa: E402
 
 
 class Conformance(MemoryTests, CommandTests, OrderTests, PairTests):
     """The whole suite."""
 
 
-__all__ = ["KERNELS", "Adapter", "Conformance", "KernelTests", "PairTests", "PartnerAdapter", "computes"]
+__all__ = [
+    "KERNELS",
+    "Adapter",
+    "Conformance",
+    "KernelTests",
+    "PairTests",
+    "PartnerAdapter",
+    "SwapTests",
+    "computes",
+]

@@ -21,6 +21,7 @@ from mansard.hal import (
     FillCommand,
     MemoryKind,
     Point,
+    ProgramArea,
     QueueKind,
     Semaphore,
     Submission,
@@ -40,6 +41,19 @@ class CommandTests(Suite):
         spec = ExecutableSpec("no-such-format", "nowhere", b"\0" * 64, ())
         with pytest.raises(TargetMismatchError, match="no-such-format"):
             bench.device.load(spec)
+
+    def test_programs_take_turns_where_the_device_says_so(self, bench: Workbench) -> None:
+        spec = bench.adapter.spec("add")
+        if bench.device.capabilities.swaps_programs:
+            area = bench.device.program_area(1 << 20)
+            bench.device.load_swapped(spec, area).close()
+            assert area.used == area.loads == 0
+            area.close()
+        else:
+            with pytest.raises(DeviceError, match="does not swap programs"):
+                bench.device.program_area(1 << 20)
+            with pytest.raises(DeviceError, match="does not swap programs"):
+                bench.device.load_swapped(spec, ProgramArea(1 << 20))
 
     def test_a_missing_requirement_is_named(self, bench: Workbench) -> None:
         good = bench.adapter.spec("add")

@@ -168,16 +168,27 @@ class Remote:
         self._child: _Child | None = None
         self._number = 0
 
+    def make(self) -> None:
+        """Make the object now, where the child does not have it. Raises as `Worker.call`."""
+        with self._worker._lock:
+            self._made()
+
+    def _made(self) -> _Child:
+        """The child, which has the object."""
+        worker = self._worker
+        child = worker._ready()
+        if self._child is not child:
+            number = child.new_number()
+            header = {"function": self._function, "keep": number}
+            worker._ask(child, header, self._arguments, None)
+            self._child, self._number = child, number
+        return child
+
     def call(self, function: str, *arguments: Any, seconds: float | None = None) -> Any:
         """What a function of the worker's module returns for the object and the arguments: `Worker.call`."""
         worker = self._worker
         with worker._lock:
-            child = worker._ready()
-            if self._child is not child:
-                number = child.new_number()
-                header = {"function": self._function, "keep": number}
-                worker._ask(child, header, self._arguments, None)
-                self._child, self._number = child, number
+            child = self._made()
             return worker._ask(child, {"function": function, "object": self._number}, arguments, seconds)
 
     def close(self) -> None:

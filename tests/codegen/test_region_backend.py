@@ -128,3 +128,11 @@ def test_a_region_costs_its_products_by_their_type_and_its_launch():
 @pytest.fixture
 def no_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("MANSARD_CACHE_DIR", str(tmp_path))
+
+
+def test_a_regions_bytes_are_those_of_its_code():
+    graph, tool = layers("tanh"), Tool()
+    (region,) = tool.partition(graph, TARGET).regions
+    part = extract(graph, region.ops, "region")
+    assert tool.region_bytes(part, TARGET) == len(tool.compile_region(part, TARGET))
+    assert len(tool.compiled) == 1

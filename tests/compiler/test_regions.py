@@ -23,6 +23,9 @@ class Backend:
     def estimate_region(self, region, target):
         return float(len(region.ops))
 
+    def region_bytes(self, region, target):
+        return 0
+
     def describe_region(self, region, target):
         return ""
 

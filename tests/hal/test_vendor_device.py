@@ -19,12 +19,14 @@ from mansard.hal import (
     EntryPoint,
     Executable,
     ExecutableSpec,
+    LoadCommand,
     Point,
+    QueueKind,
     Semaphore,
     Submission,
 )
 from mansard.hal.vendor import VendorDevice
-from mansard.testing import Adapter, Conformance
+from mansard.testing import Adapter, Conformance, SwapTests
 
 FUNCTIONS = {
     "fill_index": (1, 3),
@@ -113,11 +115,11 @@ class LibraryAdapter(Adapter):
         return (1, 1, 1)
 
 
-class TestBlockingCalls(Conformance):
+class TestBlockingCalls(Conformance, SwapTests):
     adapter = LibraryAdapter(Library)
 
 
-class TestCallbacks(Conformance):
+class TestCallbacks(Conformance, SwapTests):
     adapter = LibraryAdapter(CallbackLibrary)
 
 
@@ -178,3 +180,36 @@ def test_closing_waits_for_a_call_that_ends_in_time():
     threading.Timer(0.1, device.returning.set).start()
     device.close()
     done.wait(0)
+
+
+class SwappingLibrary(Library):
+    """Loading a program may hang, too."""
+
+    def bring_in(self, spec):
+        if spec.entries[0].name == "hang":
+            self.hanging.set()
+            assert self.returning.wait(20)
+        return super().bring_in(spec)
+
+
+def test_a_load_that_hangs_loses_the_device():
+    device = SwappingLibrary(limit=0.1)
+    area = device.program_area(1)
+    slow, other = (device.load_swapped(LibraryAdapter(Library).spec(name), area) for name in ("hang", "wide"))
+    points = [Point(Semaphore(name), 1) for name in ("load", "run", "behind")]
+    out = device.allocate(8)
+    load = device.record([LoadCommand(slow, "load hang")], queue=QueueKind.LOAD)
+    run = device.record([DispatchCommand(other, "wide", (BufferRef(out),), (1,) * 20, (1, 1, 1), "wide")])
+    device.submit([Submission(load, signal=points[:1])])
+    assert device.hanging.wait(20)
+    # Another program waits for the memory that the one on its way has taken.
+    device.submit([Submission(run, signal=points[1:2]), Submission(run, signal=points[2:])])
+    for point in points:
+        with pytest.raises(DeviceLostError, match=r"has not come back .* within 0\.1 s"):
+            point.wait(20)
+    assert device.lost
+    device.returning.set()
+    device.close()
+    for thread in device._threads:
+        thread.join(20)
+        assert not thread.is_alive()

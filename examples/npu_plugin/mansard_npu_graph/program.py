@@ -77,6 +77,11 @@ class Program:
             bound[value][...] = values[value]
 
 
+def constant_bytes(code: bytes | memoryview) -> int:
+    """Bytes of a program's constants."""
+    return memoryview(code).nbytes - _HEAD.size - _HEAD.unpack_from(code)[2]
+
+
 def read_program(code: bytes | memoryview) -> Program:
     """A program from its bytes; raises ValueError for others."""
     data = bytes(code)

@@ -13,7 +13,7 @@ from mansard.hal import Device, EntryPoint, ExecutableSpec
 from mansard.ir import Graph, IndexMap, TensorType, Value
 from mansard.ir.ops import Generic
 from mansard.ir.scalar import Cast, DimValue, Index
-from mansard.testing import Adapter, Conformance
+from mansard.testing import Adapter, Conformance, SwapTests
 from mansard.testing.graphs import A0, A1, F32, op
 
 I32, I64 = DType.I32, DType.I64
@@ -64,5 +64,5 @@ class GraphNpuAdapter(Adapter):
         return (1, 1, 1)
 
 
-class TestGraphNpu(Conformance):
+class TestGraphNpu(Conformance, SwapTests):
     adapter = GraphNpuAdapter()

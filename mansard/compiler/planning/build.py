@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 
 from mansard.compiler.planning.assemble import Assembler
-from mansard.compiler.planning.inputs import DeviceTarget, KernelRef
+from mansard.compiler.planning.inputs import DeviceTarget, KernelRef, SwappedDispatches
 from mansard.compiler.planning.queues import Queues
+from mansard.compiler.planning.swapping import Swapping
 from mansard.compiler.planning.values import DeviceValue, DeviceValues
 from mansard.dims import DimLike
 from mansard.errors import CompileError
@@ -23,14 +25,24 @@ def build_plan(
     weights: Mapping[Value, WeightSpec],
     decisions: Sequence[Decision],
     info: Mapping[str, str],
+    swaps: Mapping[int, SwappedDispatches] | None = None,
 ) -> Plan:
-    """The plan of placed and compiled dispatches.
+    """The plan of placed and compiled dispatches, of which those in ``swaps`` take turns on their target.
 
     Raises CompileError for a state whose users are on several devices.
     """
     builder = _Builder(graph, device_of, kernels, targets, weights)
+    builder.swapping = {
+        device: Swapping(device, swapped, graph.dispatches, kernels, builder.queues)
+        for device, swapped in (swaps or {}).items()
+    }
     builder.run()
-    return Assembler(graph, builder.values, builder.queues, weights).assemble(targets, decisions, info)
+    plan = Assembler(graph, builder.values, builder.queues, weights).assemble(targets, decisions, info)
+    devices = [
+        builder.swapping[number].marked(device) if number in builder.swapping else device
+        for number, device in enumerate(plan.devices)
+    ]
+    return dataclasses.replace(plan, devices=tuple(devices))
 
 
 class _Builder:
@@ -45,6 +57,7 @@ class _Builder:
         self.graph, self.device_of, self.kernels, self.targets = graph, device_of, kernels, targets
         self.values = DeviceValues(graph, device_of, {v: i for i, v in enumerate(weights)})
         self.queues = Queues(len(targets))
+        self.swapping: Mapping[int, Swapping] = {}
         self.produced: dict[Value, tuple[int, int]] = {}
         """Device and segment that produce a value."""
         self.read_whole = {
@@ -57,6 +70,8 @@ class _Builder:
     def run(self) -> None:
         """Add the steps of all dispatches, in order."""
         remote = self._remote_values()
+        for swapping in self.swapping.values():
+            swapping.load()
         for dispatch in self.graph.dispatches:
             device = self.device_of[dispatch]
             for value in dispatch.inputs:
@@ -66,6 +81,8 @@ class _Builder:
                 for source in self.graph.sources(value):
                     self._bring(source, device)
             self._dispatch(dispatch, device)
+            if device in self.swapping:
+                self.swapping[device].after(dispatch)
             for value in dispatch.outputs:
                 self.values.home[value] = device
                 self.produced[value] = (device, self.queues.segment(device))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mansard.dims import DimLike
+from mansard.ir.dispatch import Dispatch
 from mansard.plan.plan import ExecutableRef
 
 
@@ -16,6 +18,14 @@ class KernelRef:
     entry: str
     params: tuple[DimLike, ...]
     grid: tuple[DimLike, DimLike, DimLike]
+
+
+@dataclass(frozen=True)
+class SwappedDispatches:
+    """Dispatches of a device whose programs take turns in ``area`` bytes of its memory, with their bytes."""
+
+    area: int
+    bytes: Mapping[Dispatch, int]
 
 
 @dataclass(frozen=True)

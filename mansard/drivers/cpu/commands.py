@@ -49,6 +49,8 @@ class _Encoding:
                 self._transfer(core_abi.CPU_FILL, (command.target,), command)
             case BarrierCommand():
                 self._append(core_abi.CpuCommandStruct(op=core_abi.CPU_BARRIER), None)
+            case _:
+                raise DeviceError(f"{command.label}: the cpu device cannot record {type(command).__name__}")
 
     def _dispatch(self, command: DispatchCommand) -> None:
         name = command.label or command.entry

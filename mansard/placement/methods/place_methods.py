@@ -18,11 +18,12 @@ from mansard.placement.memory_limits import MAX_ROUNDS, MemoryLimit, limit_optio
 from mansard.placement.methods.assign import Assignment, assign
 from mansard.placement.methods.method import Method, Resident, residents_of
 from mansard.placement.methods.units import Chain, chain_of
-from mansard.placement.model_placement import ModelPlacement, SketchPlan, place_in_order, place_model
+from mansard.placement.model_placement import ModelPlacement, place_in_order, place_model
 from mansard.placement.options import PlacementOptions
 from mansard.placement.partition_graph import Fuse
 from mansard.placement.plan_memory import slot_memory
 from mansard.placement.problem import PlacementProblem
+from mansard.placement.swapped_placement import SketchPlan
 from mansard.placement.workload import graph_workload
 
 

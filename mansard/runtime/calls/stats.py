@@ -29,6 +29,10 @@ class Stats:
     """Copies made by the host during calls: inputs and outputs that a device cannot use in place."""
     uploaded_bytes: int = 0
     """Weights copied to device memory when the session was created."""
+    program_loads: int = 0
+    program_bytes: int = 0
+    """Programs loaded since they take turns in a device's memory, and their bytes; with those of the model's
+    methods."""
 
 
 class StatsCounter:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mansard.arguments import sequence, shown
 from mansard.artifact.resources import Resources
 from mansard.errors import DeviceError, DeviceUnavailableError, TargetMismatchError
-from mansard.hal import Device, DeviceInfo, EntryPoint, Executable, ExecutableSpec, MemoryKind
+from mansard.hal import Device, DeviceInfo, EntryPoint, Executable, ExecutableSpec, MemoryKind, ProgramArea
 from mansard.hal.executable import Build
 from mansard.hal.registry import devices as present_devices
 from mansard.hal.registry import open_device
@@ -26,6 +27,10 @@ class BoundSlot:
     plan: DeviceProgram
     device: Device
     executables: tuple[Executable, ...]
+    area: ProgramArea | None = None
+    """The part of the device's memory in which the plan's swapped executables take turns."""
+    owns_area: bool = False
+    """Whether the area ends with this slot; else it is that of the model whose method the plan is."""
 
     @property
     def name(self) -> str:
@@ -45,8 +50,11 @@ class BoundSlot:
         return tuple(build for executable in self.executables for build in executable.builds)
 
 
-def bind(plan: Plan, resources: Resources, devices: Devices = None) -> list[BoundSlot]:
-    """Bind every slot to a device and load the slot's code.
+def bind(
+    plan: Plan, resources: Resources, devices: Devices = None, shared: Sequence[BoundSlot] = ()
+) -> list[BoundSlot]:
+    """Bind every slot to a device and load the slot's code; ``shared`` are the slots of the model whose
+    method the plan is: programs take turns in their areas.
 
     ``devices`` assigns devices to slots: a mapping by slot name, or names of devices (``["vulkan:1"]``), each
     for the slot of that name, else for one of its driver. Other slots are bound to the device of their own
@@ -57,10 +65,12 @@ def bind(plan: Plan, resources: Resources, devices: Devices = None) -> list[Boun
     """
     chosen = assign_devices(plan, devices)
     taken = {_label(choice) for choice in chosen.values()}
+    areas = {slot.device: slot.area for slot in shared if slot.area is not None}
     bound = []
     for slot in plan.devices:
         others = {_plain(other.name) for other in plan.devices if other is not slot}
-        bound.append(_bind_slot(slot, resources, chosen.get(slot.name), taken, others))
+        load = functools.partial(_load_all, slot, resources=resources, areas=areas)
+        bound.append(_bind_slot(slot, load, chosen.get(slot.name), taken, others))
         taken.add(bound[-1].name)
     return bound
 
@@ -143,12 +153,17 @@ def _label(choice: DeviceChoice) -> str:
 
 
 def _bind_slot(
-    slot: DeviceProgram, resources: Resources, choice: DeviceChoice | None, taken: set[str], others: set[str]
+    slot: DeviceProgram,
+    load: Callable[[Device], BoundSlot],
+    choice: DeviceChoice | None,
+    taken: set[str],
+    others: set[str],
 ) -> BoundSlot:
-    """``taken`` are the devices bound to other slots, ``others`` the names of the other slots."""
+    """``load`` binds the slot to a device and loads its code there; ``taken`` are the devices bound to other
+    slots, ``others`` the names of the other slots."""
     if choice is not None:
         device = open_device(choice) if isinstance(choice, str) else choice
-        return BoundSlot(slot, device, _load_all(slot, device, resources))
+        return load(device)
 
     def rank(info: DeviceInfo) -> tuple[bool, bool, bool]:
         return (info.id in taken, info.id != _plain(slot.name), info.id in others)
@@ -160,8 +175,7 @@ def _bind_slot(
             reasons.append(f"{info.id} ({info.name}): {'; '.join(info.reasons)}")
             continue
         try:
-            device = open_device(info.id)
-            return BoundSlot(slot, device, _load_all(slot, device, resources))
+            return load(open_device(info.id))
         except (TargetMismatchError, DeviceUnavailableError) as error:
             reasons.append(f"{info.id} ({info.name}): {error}")
     if not candidates:
@@ -172,21 +186,37 @@ def _bind_slot(
     )
 
 
-def _load_all(slot: DeviceProgram, device: Device, resources: Resources) -> tuple[Executable, ...]:
+def _load_all(
+    slot: DeviceProgram, device: Device, resources: Resources, areas: Mapping[Device, ProgramArea]
+) -> BoundSlot:
     loaded: list[Executable] = []
+    area, owns_area = areas.get(device), False
+    if slot.area_bytes and not device.capabilities.swaps_programs:
+        raise TargetMismatchError(
+            f"{len(slot.swapped)} programs of the model are to take turns in the device's memory, and "
+            f"{device.info.id} does not swap programs; compile for its memory"
+        )
     try:
-        for ref in slot.executables:
+        if slot.area_bytes and area is None:
+            area, owns_area = device.program_area(slot.area_bytes), True
+        for number, ref in enumerate(slot.executables):
             if ref.format not in device.capabilities.formats:
                 raise TargetMismatchError(
                     f"{ref.entry} is in format {ref.format!r}; the device loads "
                     f"{', '.join(device.capabilities.formats)}"
                 )
-            loaded.append(device.load(_spec(ref, resources)))
-    except DeviceError:
+            spec = _spec(ref, resources)
+            if number in slot.swapped and area is not None:
+                loaded.append(device.load_swapped(spec, area))
+            else:
+                loaded.append(device.load(spec))
+    except (DeviceError, TargetMismatchError):
         for executable in loaded:
             executable.close()
+        if area is not None and owns_area:
+            area.close()
         raise
-    return tuple(loaded)
+    return BoundSlot(slot, device, tuple(loaded), area, owns_area)
 
 
 def _spec(ref: ExecutableRef, resources: Resources) -> ExecutableSpec:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mansard.hal import MemoryKind
+from mansard.hal import MemoryKind, SwappedExecutable
 from mansard.plan.memory_uses import (
     ACTIVATIONS,
     CODE,
@@ -16,9 +16,10 @@ from mansard.plan.memory_uses import (
     STATES,
     WEIGHTS,
 )
+from mansard.runtime.devices.binding import BoundSlot
 from mansard.runtime.execution.context import Context
 from mansard.runtime.execution.environment import ExecutionEnvironment
-from mansard.runtime.memory.ledger import CALLER, MemoryLedger, MemoryRow, merge_rows
+from mansard.runtime.memory.ledger import CALLER, SWAPPED, MemoryLedger, MemoryRow, merge_rows
 from mansard.runtime.memory.stores import Allocation
 
 
@@ -33,9 +34,25 @@ def memory_report(environment: ExecutionEnvironment, contexts: Sequence[Context]
         rows += _context_rows(context)
     rows += _output_pool_rows(environment)
     for slot in environment.slots:
-        size = sum(memoryview(executable.spec.code).nbytes for executable in slot.executables)
-        rows.append(MemoryRow(CODE, slot.name, "executables", size))
+        rows += _code_rows(slot)
     return MemoryLedger(rows)
+
+
+def _code_rows(slot: BoundSlot) -> list[MemoryRow]:
+    """What is always loaded; the area in which other programs take turns, and those that do."""
+    fixed = [e for e in slot.executables if not isinstance(e, SwappedExecutable)]
+    size = sum(memoryview(executable.spec.code).nbytes for executable in fixed)
+    rows = [MemoryRow(CODE, slot.name, "executables", size)]
+    area = slot.area
+    if area is not None:
+        loaded = sum(program.loaded is not None for program in area.programs)
+        how = f"{slot.memory(MemoryKind.DEVICE)}, {loaded} of {len(area.programs)} programs are loaded"
+        if slot.owns_area:
+            rows.append(MemoryRow(CODE, slot.name, "area of programs", area.budget, None, (), how))
+        swapped = [e.size for e in slot.executables if isinstance(e, SwappedExecutable)]
+        how = f"{len(swapped)} programs, loaded in turn; of the area at most {area.peak} bytes were in use"
+        rows.append(MemoryRow(CODE, slot.name, SWAPPED, sum(swapped), None, (), how))
+    return rows
 
 
 def _weight_rows(environment: ExecutionEnvironment) -> list[MemoryRow]:

@@ -15,9 +15,11 @@ from mansard.hal import (
     CommandBuffer,
     CopyCommand,
     DispatchCommand,
+    EvictCommand,
+    LoadCommand,
     QueueKind,
 )
-from mansard.plan.plan import BarrierStep, BindingSpec, DispatchStep, Plan
+from mansard.plan.plan import BarrierStep, BindingSpec, DispatchStep, EvictStep, LoadStep, Plan
 from mansard.plan.stores import Layout, Store, StoreCopy
 from mansard.runtime.devices.binding import BoundSlot
 from mansard.runtime.execution.copy_overlap import copies_without_overlap
@@ -25,6 +27,7 @@ from mansard.runtime.execution.pooled_outputs import pooled_outputs
 from mansard.runtime.execution.recorded import OutputBlockCopy, RecordedSubmission
 from mansard.runtime.execution.submission import (
     COMPUTE,
+    LOAD,
     SEND,
     CopyPiece,
     Item,
@@ -143,6 +146,7 @@ class Recorder:
         device = self._slots[slot].device
         timed = device.capabilities.transfer_profiling or not self._profile
         queue = QueueKind.TRANSFER if lane != COMPUTE and timed else QueueKind.COMPUTE
+        queue = QueueKind.LOAD if lane == LOAD else queue
         affinity = self._affinities[slot]
         return device.record(commands, profile=self._profile, queue=queue, affinity=affinity)
 
@@ -158,6 +162,10 @@ class Recorder:
     def _commands(self, slot: int, item: Item) -> list[Command]:
         if isinstance(item, BarrierStep):
             return [BarrierCommand()]
+        if isinstance(item, LoadStep):
+            return [LoadCommand(self._slots[slot].executables[item.executable], item.label)]
+        if isinstance(item, EvictStep):
+            return [EvictCommand(self._slots[slot].executables[item.executable], item.label)]
         if isinstance(item, StoreCopy):
             return self._copy(slot, item)
         if isinstance(item, CopyPiece):

@@ -1,10 +1,12 @@
 """Groups the commands of a call into submissions, with the submissions that each waits for.
 
-Every device slot has up to three lanes, in each of which submissions run in order: `COMPUTE` for kernels and
+Every device slot has up to four lanes, in each of which submissions run in order: `COMPUTE` for kernels and
 small copies, and on the device's transfer queue `FETCH` for the copies before its kernels and `SEND` for
-those after them. The kernels of a segment wait only for its fetches; a fetch waits for the producer of what
-it copies, and for the segment that it may overlap with (from whose start on its target is free); a send waits
-for the kernel that produces what it copies.
+those after them; `LOAD` brings in programs of the device's area. The kernels of a segment wait only for its
+fetches; a fetch waits for the producer of what it copies, and for the segment that it may overlap with (from
+whose start on its target is free); a send waits for the kernel that produces what it copies. A load waits for
+the kernels before it in the plan, in whose memory the program will be, and dispatches of the program wait for
+the load.
 """
 
 from __future__ import annotations
@@ -13,12 +15,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from mansard.errors import ArtifactError
-from mansard.plan.plan import BarrierStep, DispatchStep, Plan, Step, TransferStep
+from mansard.plan.plan import BarrierStep, DispatchStep, EvictStep, LoadStep, Plan, Step, TransferStep
 from mansard.plan.segments import SegmentId, named, written
 from mansard.plan.stores import Layout, StoreCopy
 
-COMPUTE, FETCH, SEND = range(3)
-LANES = 3
+COMPUTE, FETCH, SEND, LOAD = range(4)
+LANES = 4
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class CopyPiece:
     size: int
 
 
-Item = DispatchStep | BarrierStep | StoreCopy | CopyPiece
+Item = DispatchStep | BarrierStep | StoreCopy | CopyPiece | LoadStep | EvictStep
 SplitUpload = Callable[[StoreCopy], Sequence[StoreCopy | CopyPiece]]
 """How an upload on the transfer queue is split."""
 IsSeparate = Callable[[int, StoreCopy], bool]
@@ -87,6 +89,8 @@ class _SubmissionPlanner:
         self.reading: list[list[StoreCopy]] = [[] for _ in plan.devices]
         """Separate copies that may still read what the slot's kernels have written."""
         self.seen: list[set[int]] = [set() for _ in plan.devices]
+        self.loading: dict[tuple[int, int], SubmissionSpec] = {}
+        """By slot and executable, the load that no dispatch has waited for."""
 
     def run(self) -> list[list[SubmissionSpec]]:
         reached = [0] * len(self.plan.devices)
@@ -122,7 +126,15 @@ class _SubmissionPlanner:
         if current.items:
             current.items.append(BarrierStep())
         for position, step in enumerate(segment.steps):
+            if isinstance(step, LoadStep):
+                if current.items:  # the load waits for what is before it, and for nothing else
+                    self._append_kernels(current, needed, slot, number)
+                    current, needed = SubmissionSpec(slot, COMPUTE), []
+                self._load(slot, step)
+                continue
             waits = self._readers_overwritten(slot, step)
+            if isinstance(step, DispatchStep) and (slot, step.executable) in self.loading:
+                waits.append(self.loading.pop((slot, step.executable)))
             if position in fetches:
                 pieces = [piece for copy in fetches[position] for piece in self.split(copy)]
                 waits.append([self._append(SubmissionSpec(slot, FETCH, [piece])) for piece in pieces][-1])
@@ -184,6 +196,11 @@ class _SubmissionPlanner:
         before += [copy.producer] if copy.producer is not None and not sends else []
         after = [self.end[place] for place in dict.fromkeys(before)]
         return [], [self._append(SubmissionSpec(slot, FETCH, [copy], after + sends))]
+
+    def _load(self, slot: int, step: LoadStep) -> None:
+        kernels = self.last[slot][COMPUTE]
+        after = [] if kernels is None else [kernels]
+        self.loading[slot, step.executable] = self._append(SubmissionSpec(slot, LOAD, [step], after))
 
     def _send(self, copies: Sequence[StoreCopy], kernels: SubmissionSpec) -> None:
         for copy in copies:  # one submission each: what waits for the first need not wait for the others

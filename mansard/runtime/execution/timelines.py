@@ -24,7 +24,7 @@ class CallTimelines:
         # Compute lanes come first: their index is the slot's number.
         self._semaphores = [
             Semaphore(f"{slot.name} {lane}")
-            for lane in ("timeline", "fetches", "sends")[:lanes]
+            for lane in ("timeline", "fetches", "sends", "loads")[:lanes]
             for slot in slots
         ]
         self._bases = [0] * len(slots)

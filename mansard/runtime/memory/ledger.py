@@ -10,6 +10,8 @@ from mansard.plan.memory_uses import ACTIVATIONS, USES, WEIGHTS
 
 CALLER = "caller's arrays"
 """The kind of inputs and outputs that kernels access in the caller's memory: the model holds nothing."""
+SWAPPED = "swapped"
+"""The kind of programs that take turns in an area of a device's memory, which has a row of its own."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,9 @@ class MemoryRow:
     - inputs, outputs: memory of the context that the host fills and reads, or the caller's arrays, which
       the model does not hold;
     - staging: memory through which inputs, outputs and transfers are copied;
-    - code: machine code or shaders.
+    - code: machine code or shaders; with the programs of an NPU their weights. ``executables`` are always
+      loaded; ``swapped`` ones take turns in the device's ``area of programs``, and lie in the artifact's
+      file.
 
     For allocated memory, ``kind`` is device or shared (host-visible), and ``device`` is the one that
     allocated it. ``users`` are the devices whose commands access the allocation. ``how`` is where it lies
@@ -45,8 +49,9 @@ class MemoryRow:
 
     @property
     def held(self) -> bool:
-        """Whether the model holds this memory: not the caller's arrays, nor shared weights."""
-        return self.kind != CALLER and not (self.what == WEIGHTS and self.kind == "shared")
+        """Whether the model holds this memory: not the caller's arrays, shared weights nor swapped
+        programs."""
+        return self.kind not in (CALLER, SWAPPED) and not (self.what == WEIGHTS and self.kind == "shared")
 
 
 class MemoryLedger(Sequence[MemoryRow]):

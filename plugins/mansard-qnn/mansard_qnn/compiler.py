@@ -78,7 +78,8 @@ class QnnBackend(OnnxRegionBackend):
 
     def limits(self, target: KernelTarget) -> Limits:
         """A region's weights have to fit the address range of a session."""
-        return Limits(constants=load_soc(PROFILE).memory["npu"])
+        memory = load_soc(PROFILE).memory["npu"]
+        return Limits(constants=memory, memory=memory)
 
     def float_type(self, target: KernelTarget) -> str:
         """Floats are computed in f16."""

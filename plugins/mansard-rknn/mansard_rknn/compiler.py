@@ -48,7 +48,8 @@ class RknnBackend(OnnxRegionBackend):
 
     def limits(self, target: KernelTarget) -> Limits:
         """A region's weights have to fit the NPU's addresses of 32 bits."""
-        return Limits(constants=load_soc(PROFILE).memory["npu"])
+        memory = load_soc(PROFILE).memory["npu"]
+        return Limits(constants=memory, memory=memory)
 
     def float_type(self, target: KernelTarget) -> str:
         """Floats are computed in f16."""
