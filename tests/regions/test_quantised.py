@@ -14,7 +14,17 @@ from mansard.ir import Constant, GraphBuilder, IndexMap
 from mansard.ir.graph import Graph
 from mansard.ir.scalar import Apply, Arg, Cast, Const
 from mansard.ir.types import Value
-from mansard.regions.named import Concat, Conv, Elementwise, MatMul, NamedGraph, Pool, Recode, Resize
+from mansard.regions.named import (
+    Concat,
+    Conv,
+    Elementwise,
+    MatMul,
+    NamedGraph,
+    Pool,
+    Recode,
+    Resize,
+    Softmax,
+)
 from mansard.regions.onnx import onnx_model
 from mansard.regions.raising import raise_graph
 
@@ -228,6 +238,39 @@ def test_encoded_values_stand_between_nodes_that_quantise_and_dequantise_them() 
     graph = q.graph(q.rounded(q.node("Conv", q.start, q.weights(4, 8, 1, 1)), 0.05, 3))
     nodes = [node.op_type for node in onnx_model(raise_graph(graph).graph).graph.node]
     assert nodes == ["DequantizeLinear", "DequantizeLinear", "Conv", "QuantizeLinear"]
+
+
+def test_results_of_the_other_sign_are_written_behind_those_of_the_operands() -> None:
+    """As toolchains want it that look for products with operands and results of one type."""
+    q = Qdq(1, 8, 6, 6)
+    y = q.node("Conv", q.start, q.weights(4, 8, 1, 1))
+    graph = q.graph(q.rounded(y, 0.05, -7, np.int8))
+    named = checked(graph, {"Conv"})
+    model = onnx_model(named).graph
+    kinds = [node.op_type for node in model.node]
+    behind = ["QuantizeLinear", "DequantizeLinear", "QuantizeLinear"]
+    assert kinds == ["DequantizeLinear", "DequantizeLinear", "Conv", *behind]
+    zeros = {array.name: numpy_helper.to_array(array) for array in model.initializer}
+    written = [zeros[node.input[2]] for node in model.node if node.op_type == "QuantizeLinear"]
+    assert [(zero.dtype.name, int(zero)) for zero in written] == [("uint8", 121), ("int8", -7)]
+
+
+@pytest.mark.parametrize("on_integers", [False, True])
+@pytest.mark.parametrize("guard", [None, -3.4e38])
+def test_a_softmax_of_encoded_values_is_one_op(on_integers: bool, guard: float | None) -> None:
+    """Also where a row's largest is that of its integers, and where infinities are guarded against."""
+    q = Qdq(2, 3, 16)
+    if on_integers:
+        largest = q.dequantised(q.node("ReduceMax", "x", axes=[2]), 0.03, np.uint8(120))
+    else:
+        largest = q.node("ReduceMax", q.start, axes=[2])
+    if guard is not None:
+        largest = q.node("Max", largest, q.constant(np.float32(guard)))
+    exps = q.node("Exp", q.node("Sub", q.start, largest))
+    sums = q.node("ReduceSum", exps, q.constant(np.array([2], np.int64)))
+    y = q.rounded(q.node("Div", exps, sums), 1 / 256, -128, np.int8)
+    op = only(checked(q.graph(y), {"Softmax"}), Softmax)
+    assert isinstance(op, Softmax) and op.axis == 2 and {v.type.dtype for v in op.inputs} == {DType.U8}
 
 
 def test_rows_that_are_padded_as_a_whole_are_padded_images() -> None:

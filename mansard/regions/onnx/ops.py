@@ -44,7 +44,8 @@ def write_op(w: OnnxWriter, op: NamedOp) -> None:
     result = _RULES[type(op)](w, op, [w.real(value) for value in op.inputs])
     if op.clamp is not None:
         result = _clamped(w, op.clamp, result)
-    w.stored(result, op.output)
+    read = (v.type.dtype for v in op.inputs if v in w.graph.encodings and v not in w.graph.constants)
+    w.stored(result, op.output, None if isinstance(op, Recode) else next(read, None))
 
 
 def _clamped(w: OnnxWriter, clamp: tuple[float, float], result: str) -> str:

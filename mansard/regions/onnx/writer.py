@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,9 @@ TYPES = {
     DType.U16: onnx.TensorProto.UINT16, DType.U8: onnx.TensorProto.UINT8,
     DType.BOOL: onnx.TensorProto.BOOL,
 }  # fmt: skip
+
+
+_OTHER_SIGN = {DType.I8: DType.U8, DType.U8: DType.I8, DType.I16: DType.U16, DType.U16: DType.I16}
 
 
 class OnnxWriter:
@@ -81,20 +85,28 @@ class OnnxWriter:
         encoding = self.graph.encodings.get(value)
         if encoding is None:
             return self.name(value)
-        return self._encoded("DequantizeLinear", self.name(value), value, encoding, None)
+        return self._encoded("DequantizeLinear", self.name(value), value.type.dtype, encoding, None)
 
-    def stored(self, result: str, value: Value) -> None:
-        """Store real numbers as a value has them: quantised where it has an encoding."""
-        encoding = self.graph.encodings.get(value)
+    def stored(self, result: str, value: Value, operand: DType | None = None) -> None:
+        """Store real numbers as a value has them: quantised where it has an encoding.
+
+        ``operand`` is the type of the integers that the op reads. Where only their sign is another, nodes of
+        their own change it: toolchains compute in integers where both have one type.
+        """
+        encoding, dtype = self.graph.encodings.get(value), value.type.dtype
+        if encoding is not None and operand is not None and _OTHER_SIGN.get(operand) is dtype:
+            shift = 1 << (dtype.bits - 1)
+            shifted = replace(encoding, zero=encoding.zero + (shift if dtype.is_signed else -shift))
+            first = self._encoded("QuantizeLinear", result, operand, shifted, None)
+            result = self._encoded("DequantizeLinear", first, operand, shifted, None)
         if encoding is None and self.nodes and result == self.nodes[-1].output[0]:
             self.nodes[-1].output[0] = self.name(value)
         elif encoding is None:
             self.node("Identity", result, output=self.name(value))
         else:
-            self._encoded("QuantizeLinear", result, value, encoding, self.name(value))
+            self._encoded("QuantizeLinear", result, dtype, encoding, self.name(value))
 
-    def _encoded(self, kind: str, name: str, value: Value, encoding: Encoding, output: str | None) -> str:
-        dtype = value.type.dtype
+    def _encoded(self, kind: str, name: str, dtype: DType, encoding: Encoding, output: str | None) -> str:
         wide = dtype.bits == 16
         if not wide and dtype not in (DType.I8, DType.U8, DType.I32):
             raise CodegenError(f"ONNX has no quantised numbers of type {dtype.value}")

@@ -194,31 +194,55 @@ def _bounded(e: Editor, value: Value, parts: list[NamedOp], limit: float) -> Val
 
 def _reduced(e: Editor, value: Value, kind: str, x: Value, parts: list[NamedOp]) -> int | None:
     """The axis of x along which a value is reduced from it: reshapes may drop dims of one element before, and
-    put them back behind."""
-    op = _unreshaped(e, value, parts)
+    put them back behind. A maximum may be one of the integers that stand for x."""
+    op = _unreshaped(e, value, parts, decoded=kind == "max")
     if not isinstance(op, Reduce) or op.kind != kind or len(op.axes) != 1:
+        return None
+    if e.encodings.get(op.output) != e.encodings.get(op.inputs[0]):
         return None
     parts.append(op)
     given, shape = static(op.inputs[0].type.shape), static(x.type.shape)
-    source = op.inputs[0]
-    while source is not x and isinstance(before := e.producer(source), Reshape):
-        parts.append(before)
-        source = before.inputs[0]
     (reduced,) = op.axes
     long = [d for d, size in enumerate(shape) if size != 1]
-    if source is not x or given[reduced] == 1 or [n for n in given if n != 1] != [shape[d] for d in long]:
+    if given[reduced] == 1 or [n for n in given if n != 1] != [shape[d] for d in long]:
+        return None
+    if not _of_the_same(e, op.inputs[0], x, parts, decoded=kind == "max"):
         return None
     axis = long[sum(size != 1 for size in given[:reduced])]
     kept = tuple(1 if d == axis else size for d, size in enumerate(shape))
     return axis if value.type.shape == kept else None
 
 
-def _unreshaped(e: Editor, value: Value, parts: list[NamedOp]) -> NamedOp | None:
-    op = e.producer(value)
-    while isinstance(op, Reshape):
+def _of_the_same(e: Editor, value: Value, x: Value, parts: list[NamedOp], *, decoded: bool) -> bool:
+    """Whether two values are one but for their reshapes or, with ``decoded``, stand for the same numbers."""
+    below = {x, *(op.inputs[0] for op in _seen_through(e, x, decoded=decoded))}
+    for op in () if value in below else _seen_through(e, value, decoded=decoded):
         parts.append(op)
-        op = e.producer(op.inputs[0])
-    return op
+        value = op.inputs[0]
+        if value in below:
+            break
+    return value in below
+
+
+def _unreshaped(e: Editor, value: Value, parts: list[NamedOp], *, decoded: bool) -> NamedOp | None:
+    seen = _seen_through(e, value, decoded=decoded)
+    parts += seen
+    return e.producer(seen[-1].inputs[0] if seen else value)
+
+
+def _seen_through(e: Editor, value: Value, *, decoded: bool) -> list[NamedOp]:
+    """The reshapes that a value comes from, the last first; with ``decoded`` also what gives the numbers that
+    integers with one scale stand for."""
+    ops: list[NamedOp] = []
+    while (op := e.producer(value)) is not None and op.clamp is None:
+        encoding = e.encodings.get(op.inputs[0]) if op.inputs else None
+        one = encoding is not None and len(encoding.scales) == 1
+        decodes = isinstance(op, Recode) and one and op.output not in e.encodings
+        if not isinstance(op, Reshape) and not (decoded and decodes):
+            break
+        ops.append(op)
+        value = op.inputs[0]
+    return ops
 
 
 # Parts --------------------------------------------------------------------------------------
