@@ -117,9 +117,9 @@ ray-example: $(STAMP) ## the example with Ray Serve on a local cluster, in an en
 PLUGINS ?= $(patsubst plugins/mansard-%/environment.txt,%,$(wildcard plugins/*/environment.txt))
 plugins-test: $(STAMP) vulkan-packages ## plug-ins with their vendors' packages, in environments of their own (build/plugins, PLUGINS=...)
 	@sh tools/plugin_env.sh $(PLUGINS)
-	@for name in $(PLUGINS); do \
-		echo "$$name"; build/plugins/$$name/bin/python -m pytest -q plugins/mansard-$$name/tests $(PYTEST_ARGS) || exit 1; \
-	done
+	@failed=; for name in $(PLUGINS); do \
+		echo "$$name"; build/plugins/$$name/bin/python -m pytest -q plugins/mansard-$$name/tests $(PYTEST_ARGS) || failed="$$failed $$name"; \
+	done; [ -z "$$failed" ] || { echo "plugins-test: failed:$$failed" >&2; exit 1; }
 
 stress-signals: $(STAMP) vulkan-packages ## signals every 0.4 ms on the CPU and on Vulkan, for an hour each (SECONDS)
 	MANSARD_SIGNAL_SECONDS=$(SECONDS) $(BIN)/python -m pytest -s tests/devices/test_signal_stress.py $(PYTEST_ARGS)

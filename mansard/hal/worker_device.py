@@ -95,8 +95,7 @@ class WorkerDevice(VendorDevice):
             np.copyto(into, np.asarray(result).reshape(into.shape), casting="no")
 
     def close(self) -> None:
-        """End the worker, and with it what runs."""
-        self._worker.cancel()
+        """Fail what waits, wait for the call that runs as long as it may take, end the worker."""
         super().close()
         self._worker.close()
 

@@ -13,9 +13,14 @@ _NUMBERS = tuple(f"p{number}" for number in range(20))
 _HALF, _BASE = np.int32(1 << 15), np.int32(1 << 16)
 
 
-def onnx_kernel(name: str) -> Program:
-    """One of `mansard.testing.KERNELS`, whose extents are parameters, and parameters inputs."""
-    return {"fill_index": _fill_index, "add": _add, "spin": _spin, "wide": _wide}[name]()
+def onnx_kernel(name: str, spin_size: int = 256) -> Program:
+    """One of `mansard.testing.KERNELS`, whose extents are parameters, and parameters inputs.
+
+    ``spin_size`` are the rows and columns of the matrices that ``spin`` multiplies: fewer for an emulator.
+    """
+    if name == "spin":
+        return _spin(spin_size)
+    return {"fill_index": _fill_index, "add": _add, "wide": _wide}[name]()
 
 
 def _fill_index() -> Program:
@@ -39,19 +44,27 @@ def _add() -> Program:
     return Program(model, (a, b), (c,), ("n",))
 
 
-def _spin() -> Program:
-    """A number from a chain of products of matrices, which takes about as long as the steps elsewhere."""
+def _spin(size: int) -> Program:
+    """A number from a chain of products of matrices, which takes about as long as the steps elsewhere.
+
+    The first matrix depends on the parameter, if by nothing that counts: a chain of constants would be
+    computed when the model is compiled.
+    """
     from onnx import TensorProto, helper
 
     nodes, (steps,) = _numbers(("n",))
-    nodes += [helper.make_node("MatMul", [f"x{i}", "x0"], [f"x{i + 1}"]) for i in range(40)]
     nodes += [
+        helper.make_node("Cast", [steps], ["real"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["real", "tiny"], ["nothing"]),
+        helper.make_node("Add", ["matrix", "nothing"], ["x0"]),
+        *(helper.make_node("MatMul", [f"x{i}", "matrix"], [f"x{i + 1}"]) for i in range(40)),
         helper.make_node("ReduceMax", ["x40"], ["largest"], keepdims=0),
         helper.make_node("Cast", ["largest"], ["rounded"], to=TensorProto.INT32),
         helper.make_node("Add", ["rounded", steps], ["out"]),
     ]
-    matrix = np.random.default_rng(0).random((256, 256), np.float32) / 128
-    return _program(nodes, (), Tensor("out", "int32", ()), ("n",), {"x0": matrix})
+    matrix = np.random.default_rng(0).random((size, size), np.float32) * np.float32(2 / size)
+    constants = {"matrix": matrix, "tiny": np.float32(1e-30)}
+    return _program(nodes, (), Tensor("out", "int32", ()), ("n",), constants)
 
 
 def _wide() -> Program:

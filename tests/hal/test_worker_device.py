@@ -60,6 +60,17 @@ def test_dispatches_run_in_the_worker_and_its_faults_are_theirs(device):
     assert run(device, b"2").tolist() == [0, 2, 4, 6, 8]
 
 
+def test_close_waits_for_a_call_that_has_begun(device):
+    assert run(device, b"3").tolist() == [0, 3, 6, 9, 12]  # the worker is there, to be ended too early
+    x, y = np.arange(5, dtype=np.int32), np.zeros(5, np.int32)
+    refs = tuple(BufferRef(device.import_host(array)) for array in (x, y))
+    commands = device.record([DispatchCommand(device.load(spec(b"slow")), "kernel", refs, (5,), (1, 1, 1))])
+    done = Point(Semaphore("done"), 1)
+    device.submit([Submission(commands, (), (done,))])
+    device.close()
+    assert done.done() and done.error() is None and y.tolist() == [0, 1, 2, 3, 4]
+
+
 def test_other_programs_are_refused(device):
     with pytest.raises(TargetMismatchError, match="toy loads 'toy', not 'elf'"):
         device.load(spec(b"1", "elf"))

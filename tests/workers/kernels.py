@@ -6,7 +6,7 @@ import time
 
 def load(code):
     text = bytes(code).decode()
-    return text if text in ("hang", "die") else int(text)
+    return text if text in ("hang", "die", "slow") else int(text)
 
 
 def run(factor, inputs, params):
@@ -14,5 +14,8 @@ def run(factor, inputs, params):
         time.sleep(600)
     if factor == "die":
         os.abort()
+    if factor == "slow":
+        time.sleep(0.2)
+        return [inputs[0]]
     assert inputs[0].size == params[0]
     return [inputs[0] * factor]

@@ -16,7 +16,7 @@ class QnnAdapter(Adapter):
         return DRIVER.open(DRIVER.devices()[0])
 
     def spec(self, name: str) -> ExecutableSpec:
-        program = onnx_kernel(name)
+        program = onnx_kernel(name, spin_size=32)
         bindings = len(program.inputs) + len(program.outputs)
         entry = EntryPoint(name, bindings, len(program.parameters))
         return ExecutableSpec(FORMAT, "qnn", program.encode(), (entry,))
