@@ -20,7 +20,8 @@ from mansard.frontends.pytorch.buffer_aliases import merge_aliases, partial_alia
 from mansard.frontends.pytorch.decompositions.quantised import define_ops
 from mansard.frontends.pytorch.decompositions.table import decomposition_table
 from mansard.frontends.pytorch.expansion.functions import TraceableFunctions
-from mansard.frontends.pytorch.expansion.program import expand
+from mansard.frontends.pytorch.expansion.program import expand, unroll_recurrent
+from mansard.frontends.pytorch.expansion.recurrent import RECURRENT_OPS
 from mansard.frontends.pytorch.sizes.dynamic import DimNames, dims_by_input, torch_shapes
 from mansard.frontends.pytorch.sizes.guards import DecompositionGuards
 from mansard.torch_caches import register_caches
@@ -169,7 +170,11 @@ def decompose(program: torch.export.ExportedProgram) -> torch.export.ExportedPro
     guards = DecompositionGuards(program)
     try:
         with quiet(), _unprinted(), torch.no_grad():
-            decomposed = program.run_decompositions(guards.watch(decomposition_table()))
+            table = guards.watch(decomposition_table())
+            decomposed = program.run_decompositions(
+                {op: rule for op, rule in table.items() if op not in RECURRENT_OPS}
+            )
+            decomposed = unroll_recurrent(decomposed, table)
     except UnsupportedOpError as error:  # without torch's notes
         raise UnsupportedOpError(error.op, error.location, error.detail) from error
     except Exception as error:

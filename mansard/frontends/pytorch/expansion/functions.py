@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from mansard.frontends.pytorch.expansion.recurrent_ops import DEFERRED
+
 
 class TraceableFunctions(TorchFunctionMode):  # type: ignore[misc]
     """Replaces them while a module is exported."""
@@ -88,6 +90,7 @@ def _combinations(x: torch.Tensor, r: int = 2, with_replacement: bool = False) -
 
 
 _REPLACED: dict[Any, Callable[..., Any]] = {
+    **DEFERRED,
     torch.equal: _equal,
     torch.Tensor.equal: _equal,
     torch.allclose: _all_close,

@@ -15,6 +15,7 @@ from mansard.frontends.pytorch.decompositions.windows import max_pool_with_posit
 from mansard.frontends.pytorch.expansion.complex_numbers import has_complex_numbers, in_real_numbers
 from mansard.frontends.pytorch.expansion.control_flow import expand_cond, expand_scan, expand_while
 from mansard.frontends.pytorch.expansion.known import KnownValues
+from mansard.frontends.pytorch.expansion.recurrent import Table, unroll
 from mansard.frontends.pytorch.expansion.splice import call, replace_results
 
 aten = torch.ops.aten
@@ -57,6 +58,14 @@ def expand(program: torch.export.ExportedProgram) -> torch.export.ExportedProgra
     if not has_complex_numbers(program):
         return program
     return _updated(program, in_real_numbers(program))
+
+
+def unroll_recurrent(program: torch.export.ExportedProgram, table: Table) -> torch.export.ExportedProgram:
+    """A decomposed program with its recurrent networks unrolled, in ops that ``table`` decomposes into.
+
+    Raises UnsupportedOpError.
+    """
+    return _updated(program, program.graph_module) if unroll(program.graph_module, table) else program
 
 
 def _expand_calls(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
