@@ -96,9 +96,9 @@ def _placed(
         result.prediction,
         renumber_devices(placement.splits, number_of),
         {
-            number_of[number]: swapped
+            number_of[number]: _swapped_dispatches(placed, swaps)
             for number, swaps in placement.swaps.items()
-            if number in number_of and (swapped := _swapped_dispatches(placed, swaps)).bytes
+            if number in number_of and swaps.area
         },
     )
 

@@ -12,7 +12,7 @@ from mansard import dims
 from mansard.errors import PlacementError
 from mansard.hal.device import HOST_DEVICE
 from mansard.ir.dispatch import Dispatch, DispatchGraph
-from mansard.ir.region import Partition
+from mansard.ir.region import Partition, Region
 from mansard.placement.options import PlacementOptions
 from mansard.placement.workload import state_users
 from mansard.targets.profile import DeviceProfile
@@ -46,6 +46,7 @@ class RegionGroup:
     members: tuple[int, ...]
     seconds: float | None
     """Of a run of them all on the device; None: by the cost model."""
+    region: Region
 
 
 FixedDevices = Mapping[Dispatch, tuple[int, str]]
@@ -156,7 +157,7 @@ def _region_groups(
     """The regions that their devices can run. A device that cannot have one of its dispatches refuses the
     others: ``refusals`` are extended."""
     groups = [
-        RegionGroup(number, members, region.seconds)
+        RegionGroup(number, members, region.seconds, region)
         for number, slot in enumerate(slots)
         for region in (slot.partition.regions if slot.partition is not None else ())
         if (members := tuple(n for n, d in enumerate(graph.dispatches) if region.holds(d.ops)))

@@ -140,6 +140,10 @@ class _Run:
         for submission in submissions:
             for dispatch in submission.waits:
                 self.waiting_for.setdefault(dispatch, []).append(submission)
+        self.loads = {load.dispatch: load for load in problem.program_loads}
+        self.link_free = [0.0] * len(problem.profiles)
+        self.ends: dict[tuple[int, int], float] = {}
+        """When dispatches of requests have ended."""
         self.free = dict.fromkeys(problem.queues, 0.0)
         self.ready: dict[int, list[tuple[int, int]]] = {queue: [] for queue in problem.queues}
         self.missing: dict[tuple[int, int], int] = {}
@@ -207,7 +211,9 @@ class _Run:
             producer = problem.edges[edge].producer
             at = self._copy(request, edge, HOST if producer == HOST else self.labels[producer], device, at)
         for dispatch in submission.dispatches:
+            at = max(at, self._loaded(request, device, dispatch))
             end = at + self.seconds[dispatch]
+            self.ends[request, dispatch] = end
             self.spans.append(RequestSpan(request, device, at, end, dispatch))
             at = end
             self._ended(request, dispatch, at)
@@ -221,6 +227,16 @@ class _Run:
         self.unfinished[request] -= 1
         if not self.unfinished[request]:
             heapq.heappush(self.events, (self.finished[request], _ENDED, request, number))
+
+    def _loaded(self, request: int, device: int, dispatch: int) -> float:
+        """The end of the load of a dispatch's program, if that takes turns: loads of all requests follow each
+        other, each as soon as its request leaves room."""
+        program = self.loads.get(dispatch)
+        if program is None:
+            return 0.0
+        room = self.begun[request] if program.after is None else self.ends[request, program.after]
+        self.link_free[device] = max(self.link_free[device], room) + program.seconds
+        return self.link_free[device]
 
     def _copy(self, request: int, edge: int, source: int, target: int, at: float) -> float:
         """The end of a value's copy that begins at ``at``, which is no time where none is needed."""

@@ -10,6 +10,7 @@ from support.placements import profile
 from mansard.placement.problem import HOST, DataEdge, PlacementProblem
 from mansard.placement.simulate import simulate
 from mansard.placement.simulate_requests import simulate_requests
+from mansard.placement.swapping import ProgramLoad
 
 
 def chain(times, devices, handoff=0.0, cores=("", "", "")):
@@ -115,3 +116,14 @@ def test_any_graph_keeps_its_order_and_its_bound(seed):
         assert all(before[1] <= after[0] + 1e-9 for before, after in itertools.pairwise(spans))
     assert run.bound <= run.seconds + 1e-9
     assert run.seconds <= 7 * simulate_requests(problem, labels, 1, 1).seconds + 1e-9
+
+
+def test_requests_load_their_programs_one_after_another():
+    """Two programs of 3 s that take turns in the memory of one: the link is what all requests wait for."""
+    problem = chain([1.0, 1.0], 1)
+    loads = (ProgramLoad(0, 3.0, 30), ProgramLoad(1, 3.0, 30, 0))
+    problem = dataclasses.replace(problem, program_loads=loads)
+    one = simulate_requests(problem, [0, 0], 1, 1)
+    assert one.seconds == simulate(problem, [0, 0]).seconds == pytest.approx(2 * (3 + 1))
+    many = simulate_requests(problem, [0, 0], 4, 4)
+    assert many.seconds >= 8 * 3.0 + 1.0 and many.busy == pytest.approx((8.0,))

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import ml_dtypes
 import numpy as np
+from mansard_npu_graph.compiler import BACKEND
 from mansard_npu_graph.device import DRIVER
 from safetensors.numpy import save_file
 
 import mansard
+from mansard.hal import registry
+from mansard.targets.profile import LinkProfile
 
 HIDDEN, INNER, VOCABULARY = 64, 128, 97
 
@@ -81,4 +85,35 @@ def test_an_npu_with_memory_for_a_quarter_of_the_weights_reads_prompts(tmp_path,
             assert total / 8 < held < total / 4 + 8192 * prefill.totals["gnpu"]
             states = [row for row in lm.memory() if row.what == "states"]
             assert states and {row.device for row in states} == {"cpu"}
+    assert tokens[0] == tokens[1]
+
+
+def test_prompts_are_read_in_programs_that_take_turns(tmp_path, monkeypatch):
+    """The same NPU, now so fast, with a link so fast, that all regions of the prefill are worth their
+    loads."""
+    total = write_llama(tmp_path, layers=2, dtype=np.float32)
+    profile = BACKEND.profile("gnpu", None)
+    fast = dataclasses.replace(profile, link=LinkProfile(1e12, 1e-9), launch=1e-9)
+    monkeypatch.setattr(BACKEND, "profile", lambda text, device: fast)
+    monkeypatch.setattr(BACKEND, "estimate_region", lambda region, target: 1e-9)
+    monkeypatch.setattr(DRIVER, "memory", total // 4)
+    prompt = np.random.default_rng(1).integers(0, VOCABULARY, 19).tolist()
+    npu = DRIVER.open(DRIVER.devices()[0])
+    monkeypatch.setitem(registry._open, "gnpu", npu)
+    placed = {"devices": ["gnpu", "cpu"], "method_devices": {"prefill": "gnpu", "decode": "cpu"}}
+    tokens = []
+    for options in ({"devices": "cpu"}, placed | {"fixed_chunk": True}):
+        with mansard.load_lm(tmp_path, context=48, chunk=8, dtype="f32", **options) as lm:
+            tokens.append([token.id for token in lm.generate(prompt, 12)])
+            if "fixed_chunk" not in options:
+                continue
+            prefill = lm.model.method("prefill")
+            possible = [d.device for d in prefill.explain().rows if isinstance(d.costs["gnpu"], float)]
+            # Two products go with the caches that they fill, which the CPU holds.
+            assert possible.count("gnpu") >= 12 and possible.count("cpu") == 2
+            assert lm.model.method("decode").explain().totals["gnpu"] == 0
+            swapped = sum(row.bytes for row in prefill.memory() if row.kind == "swapped")
+            assert swapped > total / 2
+            assert prefill.stats.program_bytes >= 2 * swapped  # three pieces of the prompt
+            assert npu.peak_memory <= total // 4
     assert tokens[0] == tokens[1]

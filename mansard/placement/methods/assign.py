@@ -6,12 +6,15 @@ devices, placements that differ in the bytes used: one that is slower and uses n
 exact; only of placements with nearly equal bytes the fastest alone is kept.
 
 Weights that roles use on different devices are held by both, and a state is handed over between them.
+
+A device may stand for another one on which programs take turns (``stands_for``): what is on it is on that
+device, without taking of its memory more than states do.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,11 +50,12 @@ def assign(
     limits: Sequence[int | None],
     calls: Sequence[float],
     wanted: Sequence[int | None],
+    stands_for: Mapping[int, int] | None = None,
 ) -> Assignment | None:
     """The best assignment within ``limits`` of bytes held, None where there is none; ``calls`` weigh the
     roles, ``wanted`` are the devices they should use where these are able to: for as many bytes as these have
-    memory for."""
-    program = _Program(chain, profiles, limits, calls, wanted)
+    memory for. ``stands_for`` names the real device of those that are none."""
+    program = _Program(chain, profiles, limits, calls, wanted, stands_for or {})
     best: Assignment | None = None
     for domains in program.domains():
         found = program.run(domains)
@@ -68,8 +72,12 @@ class _Program:
         limits: Sequence[int | None],
         calls: Sequence[float],
         wanted: Sequence[int | None],
+        stands_for: Mapping[int, int],
     ) -> None:
         self.chain, self.profiles, self.calls, self.wanted = chain, profiles, calls, wanted
+        self.home = [stands_for.get(d, d) for d in range(len(profiles))]
+        """The real device of each."""
+        self.real = [d for d in range(len(profiles)) if self.home[d] == d]
         self.devices = range(len(profiles))
         self.limited = [d for d in self.devices if limits[d] is not None]
         self.limits: Floats = np.array([limits[d] for d in self.limited], np.float64)
@@ -109,12 +117,22 @@ class _Program:
         """Of a unit in a use of the model, states handed over between the roles' devices."""
         seconds = sum(c * unit.seconds[role, option[role]] for role, c in enumerate(self.calls))
         for role, wanted in enumerate(self.wanted):
-            if wanted is not None and option[role] != wanted and np.isfinite(unit.seconds[role, wanted]):
+            if wanted is not None and self._misses(unit, role, option[role], wanted):
                 seconds += self._away(unit)
-        for other in set(option[1:]) - {option[0]} if unit.states else ():
-            source, target = self.profiles[option[0]], self.profiles[other]
+        homes = [self.home[device] for device in option]
+        for other in set(homes[1:]) - {homes[0]} if unit.states else ():
+            source, target = self.profiles[homes[0]], self.profiles[other]
             seconds += HANDED_OVER * transfer_seconds(unit.states, source, target)
         return float(seconds)
+
+    def _misses(self, unit: Unit, role: int, device: int, wanted: int) -> bool:
+        """Whether a unit is not on the device that a role wants, but could be. Programs may take turns there
+        if no other device is faster."""
+        seconds = unit.seconds[role]
+        if device == wanted or not np.isfinite(seconds[wanted]):
+            return False
+        others = [seconds[d] for d in self.real if d != wanted]
+        return self.home[device] != wanted or bool(seconds[device] > min(others, default=np.inf))
 
     def _away(self, unit: Unit) -> float:
         """Seconds that stand for a unit on another device than a role wants: more than any placement saves,
@@ -125,13 +143,17 @@ class _Program:
 
     def _unit_bytes(self, unit: Unit, option: Option) -> list[float]:
         """Bytes by limited device: all of a unit's devices hold what it holds."""
-        return [float((unit.constants + unit.states) * (d in option)) for d in self.limited]
+        return [float(self._bytes_on(unit, option, device)) for device in self.limited]
+
+    def _bytes_on(self, unit: Unit, option: Option, device: int) -> int:
+        states = unit.states if device not in option and device in {self.home[d] for d in option} else 0
+        return unit.held(option, device) + states
 
     def _move(self, boundary: int, before: Option, option: Option) -> float:
         """Seconds of the handoffs behind a unit in a use of the model."""
         seconds = 0.0
         for role, (source, target) in enumerate(zip(before, option, strict=True)):
-            if source != target:
+            if self.home[source] != self.home[target]:
                 size = int(self.chain.live[boundary, role])
                 delay = transfer_seconds(size, self.profiles[source], self.profiles[target])
                 seconds += self.calls[role] * delay
@@ -145,21 +167,21 @@ class _Program:
         for resident in self.chain.wide:
             if resident.is_state:
                 # On several devices only where the caller wants them: it would move at every change.
-                alike = [(d,) * len(self.calls) for d in self.devices]
+                alike = [(d,) * len(self.calls) for d in self.real]
                 wanted = {w for w in self.wanted if w is not None}
-                any_of = list(itertools.product(self.devices, repeat=len(self.calls)))
+                any_of = list(itertools.product(self.real, repeat=len(self.calls)))
                 choices.append(any_of if wanted else alike)
             else:
-                sizes = range(1, min(2, len(self.devices)) + 1)
-                choices.append([c for size in sizes for c in itertools.combinations(self.devices, size)])
+                sizes = range(1, min(2, len(self.real)) + 1)
+                choices.append([c for size in sizes for c in itertools.combinations(self.real, size)])
         yield from itertools.product(*choices)
 
     def _keeps(self, unit: Unit, option: Option, domains: Sequence[Option]) -> bool:
         """Whether a unit finds the wide residents that it uses on its devices."""
         return all(
-            option[role] == domains[number][role]
+            self.home[option[role]] == domains[number][role]
             if self.chain.wide[number].is_state
-            else option[role] in domains[number]
+            else self.home[option[role]] in domains[number]
             for role, numbers in unit.wide.items()
             for number in numbers
         )
@@ -220,8 +242,8 @@ class _Program:
     def _held(self, chosen: Sequence[Option], domains: Sequence[Option]) -> tuple[int, ...]:
         held = [0] * len(self.devices)
         for unit, option in zip(self.chain.units, chosen, strict=True):
-            for device in set(option):
-                held[device] += unit.constants + unit.states
+            for device in self.real:
+                held[device] += self._bytes_on(unit, option, device)
         for resident, devices in zip(self.chain.wide, domains, strict=True):
             for device in set(devices):
                 held[device] += resident.bytes

@@ -17,6 +17,13 @@ from mansard.placement.constraints import Constraints, DeviceSlot, constraints_o
 from mansard.placement.memory_limits import MAX_ROUNDS, MemoryLimit, limit_options, memory_limits
 from mansard.placement.methods.assign import Assignment, assign
 from mansard.placement.methods.method import Method, Resident, residents_of
+from mansard.placement.methods.swapped_units import (
+    Areas,
+    areas_to_try,
+    slot_swaps,
+    with_programs,
+    with_swapping_devices,
+)
 from mansard.placement.methods.units import Chain, chain_of
 from mansard.placement.model_placement import ModelPlacement, place_in_order, place_model
 from mansard.placement.options import PlacementOptions
@@ -66,6 +73,15 @@ def _is_joint(
     return requested > 1 or any(limit.bytes < total for limit in limits)
 
 
+@dataclasses.dataclass(frozen=True)
+class _Choice:
+    """The devices of units, of which some stand for others where programs take turns in areas."""
+
+    assignment: Assignment
+    areas: Areas
+    stands_for: Mapping[int, int]
+
+
 class _JointPlacement:
     def __init__(
         self,
@@ -94,15 +110,17 @@ class _JointPlacement:
         given = {limit.slot: limit.bytes for limit in limits}
         room: list[int | None] = [given.get(n) for n in range(len(self.profiles))]
         constraints, chain = self._chain(limits)
+        areas = areas_to_try(constraints, self.slots[self.methods[0].name], limits)
         for _ in range(MAX_ROUNDS):
-            assignment = self._assign(chain, room)
+            choice = self._assign(chain, constraints, room, areas)
             placements = [
-                self._place(m, chain, assignment, constraints[m], given) for m in range(len(self.methods))
+                self._place(m, chain, choice, constraints[m], given) for m in range(len(self.methods))
             ]
             if not limits:
                 return placements
             values = self._value_bytes(placements)
-            needed = [held + size for held, size in zip(assignment.held, values, strict=True)]
+            held = [size + choice.areas.bytes.get(n, 0) for n, size in enumerate(choice.assignment.held)]
+            needed = [a + b for a, b in zip(held, values, strict=False)]
             exceeded = [limit for limit in limits if needed[limit.slot] > limit.bytes]
             if not exceeded:
                 return placements
@@ -114,10 +132,28 @@ class _JointPlacement:
             f"call of each method together: {details}"
         )
 
-    def _assign(self, chain: Chain, room: Sequence[int | None]) -> Assignment:
-        assignment = assign(chain, self.profiles, room, self.calls, self.wanted)
-        if assignment is not None:
-            return assignment
+    def _assign(
+        self,
+        chain: Chain,
+        constraints: Sequence[Constraints],
+        room: Sequence[int | None],
+        areas: Sequence[Areas],
+    ) -> _Choice:
+        """The best devices of the units: with programs that take turns, or without."""
+        first, choices = [role[0] for role in self.roles], list[_Choice]()
+        for each in areas:
+            wider, profiles, stands_for = with_swapping_devices(
+                chain, each, constraints, self.problems, first, self.profiles
+            )
+            left = [None if size is None else size - each.bytes.get(n, 0) for n, size in enumerate(room)]
+            if any(size is not None and size < 0 for size in left):
+                continue
+            limits = left + [None] * len(stands_for)
+            found = assign(wider, profiles, limits, self.calls, self.wanted, stands_for)
+            if found is not None:
+                choices.append(_Choice(found, each, stands_for))
+        if choices:
+            return min(choices, key=lambda each: each.assignment.seconds)
         allowed = ", ".join(
             f"{name} any" if size is None else f"{name} {max(0, size) / 1e6:.4g} MB"
             for name, size in zip(self.names, room, strict=True)
@@ -144,33 +180,45 @@ class _JointPlacement:
             problems.append(_with_regions(problem, of_method))
             constraints.append(of_method)
         together = [of_method.colocated for of_method in constraints]
-        return constraints, chain_of(self.methods, problems, self.residents, together, self.roles)
+        chain = chain_of(self.methods, problems, self.residents, together, self.roles)
+        self.problems = problems
+        slots_of = [self.slots[method.name] for method in self.methods]
+        role_of = [self._role(number) for number in range(len(self.methods))]
+        return constraints, with_programs(chain, constraints, slots_of, role_of)
+
+    def _role(self, number: int) -> int:
+        return next(role for role, members in enumerate(self.roles) if number in members)
 
     def _place(
         self,
         number: int,
         chain: Chain,
-        assignment: Assignment,
+        choice: _Choice,
         constraints: Constraints,
         given: Mapping[int, int],
     ) -> ModelPlacement:
         """A method with the devices of what holds something given; the rest goes where that is, if it can."""
         method = self.methods[number]
-        role = next(r for r, members in enumerate(self.roles) if number in members)
+        role, options = self._role(number), choice.assignment.options
         # Every device has a copy of the weights of a product that is divided: not where memory is short.
         split = "off" if self.short else self.options.split
         fixed: dict[Dispatch, tuple[int, str]] = {}
-        for unit, option in zip(chain.units, assignment.options, strict=True):
+        for unit, option in zip(chain.units, options, strict=True):
             if split != "off" and not unit.states:
                 continue
-            device = option[role]
+            device = choice.stands_for.get(option[role], option[role])
             reason = self._reason(unit.seconds[role].tolist(), device, given)
             for n in unit.members.get(number, ()):
                 if n in unit.anchors.get(number, ()) or device in constraints.allowed[n]:
                     fixed[method.graph.dispatches[n]] = (device, reason)
-        options = dataclasses.replace(self.matching[number], memory=(), split=split)
+        given_options = dataclasses.replace(self.matching[number], memory=(), split=split)
         slots = [dataclasses.replace(slot, memory=None) for slot in self.slots[method.name]]
-        return place_in_order(method.graph, slots, options, self.fuse, fixed)
+        placement = place_in_order(method.graph, slots, given_options, self.fuse, fixed)
+        swaps = {
+            device: slot_swaps(chain, options, virtual, choice.areas.bytes[device], role, number, constraints)
+            for virtual, device in choice.stands_for.items()
+        }
+        return dataclasses.replace(placement, swaps=swaps)
 
     def _reason(self, seconds: Sequence[float], device: int, given: Mapping[int, int]) -> str:
         fastest = min(range(len(seconds)), key=lambda d: seconds[d])

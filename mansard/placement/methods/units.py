@@ -40,6 +40,18 @@ class Unit:
     """Bytes that it holds."""
     wide: dict[int, set[int]] = field(default_factory=dict)
     """The wide residents that each role uses, by number."""
+    programs: Mapping[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
+    """Bytes of the programs of regions that embed their constants, by (role, device) that runs them."""
+
+    def held(self, option: Sequence[int], device: int) -> int:
+        """Bytes that a device holds for the unit, whose roles have the devices in ``option``."""
+        if device not in option:
+            return 0
+        programs = [self.programs.get((role, device)) for role, d in enumerate(option) if d == device]
+        embedded = [sum(sizes) for sizes in programs if sizes is not None]
+        # A role whose programs embed their constants needs no other copy of them.
+        constants = self.constants if len(embedded) < len(programs) else 0
+        return constants + sum(embedded) + self.states
 
 
 @dataclass(frozen=True)
