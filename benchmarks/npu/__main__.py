@@ -194,7 +194,7 @@ def main() -> None:
         print(json.dumps(row))
         return
     if ethos:
-        runs = ethos_u.runs(chosen.network or NAMES, chosen.target)
+        runs = ethos_u.runs(chosen.network, chosen.target)
     else:
         runs = [(name, chosen.target or "qnn") for name in chosen.network or NAMES]
     rows = [_in_child(name, target, chosen.device) for name, target in runs]

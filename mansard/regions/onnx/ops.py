@@ -43,6 +43,10 @@ def write_op(w: OnnxWriter, op: NamedOp) -> None:
     """
     result = _RULES[type(op)](w, op, [w.real(value) for value in op.inputs])
     if op.clamp is not None:
+        if isinstance(op, (Conv, MatMul)) and op.output.type.dtype.bits == 16:
+            # Toolchains know a product by what quantises it. 8-bit encodings rarely need a clamp, and
+            # rounding is monotonic: clamping what is rounded gives the same integers.
+            result = w.rounded(result, op.output)
         result = _clamped(w, op.clamp, result)
     read = (v.type.dtype for v in op.inputs if v in w.graph.encodings and v not in w.graph.constants)
     w.stored(result, op.output, None if isinstance(op, Recode) else next(read, None))

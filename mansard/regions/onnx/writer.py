@@ -87,6 +87,12 @@ class OnnxWriter:
             return self.name(value)
         return self._encoded("DequantizeLinear", self.name(value), value.type.dtype, encoding, None)
 
+    def rounded(self, result: str, value: Value) -> str:
+        """Real numbers rounded to those that integers of a value stand for."""
+        encoding, dtype = self.graph.encodings[value], value.type.dtype
+        integers = self._encoded("QuantizeLinear", result, dtype, encoding, None)
+        return self._encoded("DequantizeLinear", integers, dtype, encoding, None)
+
     def stored(self, result: str, value: Value, operand: DType | None = None) -> None:
         """Store real numbers as a value has them: quantised where it has an encoding.
 

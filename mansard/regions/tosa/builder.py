@@ -84,18 +84,21 @@ class Builder:
         """``(x - in_zero) * scale + out_zero``, saturated; with several scales, one for each index of the
         last dim. Raises ValueError for scales that RESCALE does not have."""
         dtype, shape = self._tensors[tensor]
-        pairs = [multiplier_and_shift(float(scale)) for scale in np.asarray(scales).reshape(-1)]
+        wide = dtype == "INT48"  # whose multipliers have 15 bits
+        bits = 15 if wide else 31
+        pairs = [multiplier_and_shift(float(scale), bits) for scale in np.asarray(scales).reshape(-1)]
         operands = (
             tensor,
-            self.constant("INT32", [multiplier for multiplier, _ in pairs]),
+            self.constant("INT16" if wide else "INT32", [multiplier for multiplier, _ in pairs]),
             self.constant("INT8", [shift for _, shift in pairs]),
             self.constant(dtype, [_stored(in_zero, in_unsigned)]),
             self.constant(into, [_stored(out_zero, out_unsigned)]),
         )
         return self.op(
             "RESCALE", operands, into, shape,
-            scale32=True, rounding_mode=self.rounding, per_channel=len(pairs) > 1,
-            input_unsigned=in_unsigned, output_unsigned=out_unsigned,
+            scale32=not wide, rounding_mode="SINGLE_ROUND" if wide else self.rounding,
+            per_channel=len(pairs) > 1, input_unsigned=in_unsigned,
+            output_unsigned=out_unsigned,
         )  # fmt: skip
 
     def reshape(self, tensor: str, shape: Sequence[int]) -> str:

@@ -137,7 +137,7 @@ def _multiplied(
         raise NoTosaError(op, "it computes a constant")
     if known and (factors := _scales(known[0], shape)) is not None and others[0].shape == shape:
         return writer.scaled(others[0]).times(factors)
-    reals = [writer.settled(writer.scaled(s), FACTOR) for s in others]
+    reals = _factors([writer.scaled(s) for s in others], writer)
     bounds = [_bound(s) for s in reals] + [_bound(s) for s in known]
     bound = math.prod(bounds)
     if not bound:
@@ -150,6 +150,13 @@ def _multiplied(
     operands_ = (*tensors, writer.builder.constant("INT8", [0]))
     tensor = writer.builder.op("MUL", operands_, "INT32", shape)
     return Scaled(tensor, shape, np.array([scale]), math.ceil(bound / scale) + 1, bound)
+
+
+def _factors(states: list[Scaled], writer: Writer) -> list[Scaled]:
+    """Factors whose product has 31 bits: 8-bit integers as they are leave more bits to the other."""
+    first = writer.settled(min(states, key=lambda state: state.largest), FACTOR)
+    room = FACTOR if len(states) == 1 else min(FINE, (1 << 30) // max(first.largest, 1))
+    return [first, *(writer.settled(s, room) for s in sorted(states, key=lambda s: s.largest)[1:])]
 
 
 def _scales(known: Known, shape: tuple[int, ...]) -> Array | None:
@@ -219,6 +226,6 @@ def moved(writer: Writer, op: NamedOp, value: int = 0) -> Moved:
     state = writer.state(op, op.inputs[value])
     if isinstance(state, Known):
         state = writer.stored(op, state)
-    if isinstance(state, Scaled) and len(state.scales) > 1:
+    if isinstance(state, Scaled) and (len(state.scales) > 1 or state.dtype != "INT32"):
         state = writer.settled(state)
     return Moved(state)

@@ -21,7 +21,7 @@ from mansard.regions.named import (
 from mansard.regions.tosa.elementwise import Moved, moved
 from mansard.regions.tosa.program import NoTosaError
 from mansard.regions.tosa.values import Integer, Known, Scaled, State, Tabulated
-from mansard.regions.tosa.writer import Writer, fine_scale
+from mansard.regions.tosa.writer import RANGES, Writer, fine_scale
 
 _LARGEST_RANK = 6
 _LARGEST_FACTOR, _SMALLER = 1 << 11, 16
@@ -167,13 +167,13 @@ def state_encoding(state: State) -> object:
 
 
 def resize(writer: Writer, op: Resize) -> State:
-    """RESIZE of an 8-bit image: nearest elements, or INT32 sums of four."""
+    """RESIZE of an image: nearest elements, or sums of four, INT32 of 8-bit ones and INT48 of 16-bit ones."""
     if op.channels_first:
         raise NoTosaError(op, "its channels come first")
     x = writer.integer(op, op.inputs[0])
     shape = writer.shape(op.output)
-    if x.dtype != "INT8" or len(shape) != 4:
-        raise NoTosaError(op, "it is no 8-bit image of two spatial dims")
+    if x.dtype not in ("INT8", "INT16") or len(shape) != 4:
+        raise NoTosaError(op, "it is no image of 8 or 16 bits with two spatial dims")
     ratios = [_ratio(op, *pair) for pair in zip(shape[1:3], x.shape[1:3], strict=True)]
     for numerator, denominator, _ in ratios:
         if numerator > _LARGEST_FACTOR:
@@ -189,7 +189,7 @@ def resize(writer: Writer, op: Resize) -> State:
         for out, size, (numerator, denominator, shift) in zip(shape[1:3], x.shape[1:3], ratios, strict=True)
     ]
     linear = op.mode == "linear"
-    dtype = "INT32" if linear else "INT8"
+    dtype = x.dtype if not linear else "INT32" if x.dtype == "INT8" else "INT48"
     builder = writer.builder
     operands = (x.tensor, *(builder.constant("SHAPE", v) for v in (scale, offset, border)))
     resized = builder.op("RESIZE", operands, dtype, shape, mode="BILINEAR" if linear else "NEAREST")
@@ -204,12 +204,16 @@ def _interpolated(
     weight, shape = what
     if x.encoding is None:
         raise NoTosaError(op, "its input has no scale")
+    if x.zero and x.dtype == "INT16":
+        raise NoTosaError(op, "its 16-bit input has a zero point")
     if x.zero:  # the weights add up to ``weight``
         zeros = writer.builder.constant("INT32", np.full([1] * len(shape), x.zero * weight))
         tensor = writer.builder.op("SUB", (tensor, zeros), "INT32", shape)
-    largest = weight * max(abs(-128 - x.zero), abs(127 - x.zero))
+    low, high = RANGES[x.dtype]
+    largest = weight * max(abs(low - x.zero), abs(high - x.zero))
     scale = x.encoding.scale / weight
-    return Scaled(tensor, shape, np.array([scale]), largest, largest * scale)
+    dtype = writer.builder.dtype_of(tensor)
+    return Scaled(tensor, shape, np.array([scale]), largest, largest * scale, dtype)
 
 
 def _ratio(op: Resize, out: int, size: int) -> tuple[int, int, int]:

@@ -24,15 +24,15 @@ def pool(writer: Writer, op: Pool) -> State:
     if len(op.window) > 2:
         raise NoTosaError(op, f"it has {len(op.window)} spatial dims")
     x = writer.integer(op, op.inputs[0])
-    if x.dtype != "INT8":
-        raise NoTosaError(op, "its input is no 8-bit tensor")
+    if x.dtype not in ("INT8", "INT16"):
+        raise NoTosaError(op, "its input is no tensor of 8 or 16 bits")
     if op.kind == "average":
         return _mean(writer, op, x)
     if any(dilation != 1 for dilation in op.dilations):
         raise NoTosaError(op, "its window is dilated")
     image, out, window = _image(writer, op, x)
     tensor = writer.builder.op(
-        "MAX_POOL2D", (image.tensor,), "INT8", out,
+        "MAX_POOL2D", (image.tensor,), x.dtype, out,
         kernel=list(window), stride=list(image.strides), pad=image.flat_pads, nan_mode="PROPAGATE",
     )  # fmt: skip
     shape = writer.shape(op.output)
@@ -51,8 +51,8 @@ def kept(writer: Writer, op: NamedOp, state: Integer) -> State:
 
 
 def _mean(writer: Writer, op: Pool, x: Integer) -> State:
-    if x.encoding is None:
-        raise NoTosaError(op, "its input has no scale")
+    if x.encoding is None or x.dtype != "INT8":
+        raise NoTosaError(op, "its input is no 8-bit tensor with a scale, and it takes means of windows")
     image, out, window = _image(writer, op, x)
     count = math.prod(window)
     return _summed(writer, image, window, x, (out, writer.shape(op.output)), count)

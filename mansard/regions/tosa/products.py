@@ -1,4 +1,5 @@
-"""Convolutions and matrix products: exact INT32 sums, with the scales of their factors."""
+"""Convolutions and matrix products: exact sums with the scales of their factors, INT32 of 8-bit values and
+INT48 of 16-bit ones."""
 
 from __future__ import annotations
 
@@ -8,16 +9,18 @@ from mansard.dtypes import DType
 from mansard.regions.named import Conv, MatMul, NamedOp
 from mansard.regions.tosa.program import Array, NoTosaError
 from mansard.regions.tosa.values import Integer, Known, Scaled, State
-from mansard.regions.tosa.writer import Writer
+from mansard.regions.tosa.writer import RANGES, Writer
 
-_SUMS = (1 << 31) - 1
+_SUMS = {"INT32": (1 << 31) - 1, "INT48": (1 << 47) - 1}
+_SUM_TYPES = {"INT8": "INT32", "INT16": "INT48"}
+"""What products of an element type add up to; the other factor has 8 bits, or as many."""
 
 
 def convolution(writer: Writer, op: Conv) -> State:
     """CONV2D or DEPTHWISE_CONV2D; other groups are a convolution each."""
     x, weights = writer.integer(op, op.inputs[0]), _constant(writer, op, op.inputs[1])
-    if x.dtype != "INT8":
-        raise NoTosaError(op, "its input is no 8-bit tensor")
+    if x.dtype not in _SUM_TYPES or (x.dtype == "INT16" and x.zero):
+        raise NoTosaError(op, "its input is no tensor of 8 bits, and none of 16 bits without a zero point")
     if op.channels_first:
         raise NoTosaError(op, "its channels come first")
     spatial = len(op.strides)
@@ -40,6 +43,8 @@ def convolution(writer: Writer, op: Conv) -> State:
         sums = image.sums(writer, "DEPTHWISE_CONV2D", depthwise, bias, x, weights, out)
     elif op.groups == 1:
         sums = image.sums(writer, "CONV2D", values, bias, x, weights, out)
+    elif x.dtype == "INT16":
+        raise NoTosaError(op, "it is a convolution of 16-bit values in groups of several channels")
     else:
         parts = []
         inputs, outputs = x.shape[-1] // op.groups, out[-1] // op.groups
@@ -49,35 +54,48 @@ def convolution(writer: Writer, op: Conv) -> State:
             shape = (*out[:-1], outputs)
             parts.append(part.sums(writer, "CONV2D", values[own], bias[own], x, weights, shape))
         sums = writer.builder.op("CONCAT", parts, "INT32", out, axis=len(out) - 1)
-    result = writer.builder.reshape(sums, writer.shape(op.output))
-    return _with_scales(writer, op, result, x, weights, bias)
+    return _with_scales(writer, op, _shaped(writer, sums, writer.shape(op.output)), x, weights, bias)
 
 
 def product(writer: Writer, op: MatMul) -> State:
     """A matrix product: a 1 x 1 CONV2D where the second factor is a constant, else MATMUL."""
     a, second = writer.integer(op, op.inputs[0]), writer.state(op, op.inputs[1])
-    if a.dtype != "INT8":
-        raise NoTosaError(op, "its first factor is no 8-bit tensor")
+    if a.dtype not in _SUM_TYPES or (a.dtype == "INT16" and a.zero):
+        raise NoTosaError(op, "its first factor has neither 8 bits, nor 16 without a zero point")
     if isinstance(second, Known) and second.array.ndim == 2:
         return _dense(writer, op, a, _constant(writer, op, op.inputs[1]))
     b = writer.integer(op, op.inputs[1])
-    if b.dtype != "INT8" or len(op.inputs) > 2 or (b.encoding is not None and b.encoding.axis is not None):
-        raise NoTosaError(op, "its second factor, which is computed, is no 8-bit tensor of one scale")
+    other = b.dtype != a.dtype or (b.dtype == "INT16" and b.zero != 0)
+    if other or len(op.inputs) > 2 or (b.encoding is not None and b.encoding.axis is not None):
+        bits = a.dtype.removeprefix("INT")
+        raise NoTosaError(op, f"its second factor, which is computed, is no {bits}-bit tensor of one scale")
     out = writer.shape(op.output)
     batch = (1,) if len(a.shape) == 2 else a.shape[:1]
     operands = (
         writer.builder.reshape(a.tensor, (*batch, *a.shape[-2:])),
         writer.builder.reshape(b.tensor, (*batch, *b.shape[-2:])),
-        writer.builder.constant("INT8", [a.zero]),
-        writer.builder.constant("INT8", [b.zero]),
+        writer.builder.constant(a.dtype, [a.zero]),
+        writer.builder.constant(b.dtype, [b.zero]),
     )
-    sums = writer.builder.op("MATMUL", operands, "INT32", (*batch, *out[-2:]))
-    sums = writer.builder.reshape(sums, out)
+    dtype = _SUM_TYPES[a.dtype]
+    sums = _shaped(writer, writer.builder.op("MATMUL", operands, dtype, (*batch, *out[-2:])), out)
     if a.encoding is None or b.encoding is None:
-        return Integer(sums, "INT32", out)
+        return _plain_sums(op, sums, dtype, out)
     largest = _largest(a) * _largest(b) * a.shape[-1]
     scale = a.encoding.scale * b.encoding.scale
-    return Scaled(sums, out, np.array([scale]), min(largest, _SUMS), largest * scale)
+    return Scaled(sums, out, np.array([scale]), min(largest, _SUMS[dtype]), largest * scale, dtype)
+
+
+def _shaped(writer: Writer, sums: str, shape: tuple[int, ...]) -> str:
+    """Sums in the shape of a result; INT48 ones get it when they are rescaled."""
+    return sums if writer.builder.dtype_of(sums) == "INT48" else writer.builder.reshape(sums, shape)
+
+
+def _plain_sums(op: NamedOp, sums: str, dtype: str, shape: tuple[int, ...]) -> Integer:
+    """Sums as integers that stand for nothing."""
+    if dtype != "INT32":
+        raise NoTosaError(op, "its 16-bit factors have no scales, and its sums 48 bits")
+    return Integer(sums, dtype, shape)
 
 
 def _dense(writer: Writer, op: MatMul, a: Integer, weights: Known) -> State:
@@ -91,7 +109,7 @@ def _dense(writer: Writer, op: MatMul, a: Integer, weights: Known) -> State:
     bias = _bias(writer, op, a, weights)
     image = Image(writer.builder.reshape(a.tensor, (1, count, 1, depth)), (1, 1), (1, 1), ((0, 0), (0, 0)))
     sums = image.sums(writer, "CONV2D", values, bias, a, weights, (1, count, 1, out[-1]))
-    return _with_scales(writer, op, writer.builder.reshape(sums, out), a, weights, bias, columns=True)
+    return _with_scales(writer, op, _shaped(writer, sums, out), a, weights, bias, columns=True)
 
 
 class Image:
@@ -121,21 +139,21 @@ class Image:
         self, writer: Writer, kind: str, values: Array, bias: Array, x: Integer, weights: Known,
         shape: tuple[int, ...],
     ) -> str:  # fmt: skip
-        """The convolution's INT32 tensor."""
+        """The convolution's tensor of sums."""
         offset = 128 if weights.dtype is DType.U8 else 0
         zero = (weights.encoding.zero if weights.encoding is not None else 0) - offset
-        builder = writer.builder
+        builder, dtype = writer.builder, _SUM_TYPES[x.dtype]
         operands = (
             self.tensor,
             builder.constant("INT8", values.astype(np.int64) - offset),
-            builder.constant("INT32", bias),
-            builder.constant("INT8", [x.zero]),
+            builder.constant(dtype, bias),
+            builder.constant(x.dtype, [x.zero]),
             builder.constant("INT8", [zero]),
         )
         return builder.op(
-            kind, operands, "INT32", shape,
+            kind, operands, dtype, shape,
             pad=self.flat_pads, stride=list(self.strides), dilation=list(self.dilations), local_bound=False,
-            acc_type="INT32",
+            acc_type=dtype,
         )  # fmt: skip
 
 
@@ -194,26 +212,28 @@ def _bias(writer: Writer, op: NamedOp, x: Integer, weights: Known) -> Array:
     if x.encoding is None or weights.encoding is None:
         raise NoTosaError(op, "its bias is f32, and its factors have no scales")
     bias = np.rint(known.array.reshape(-1) / (x.encoding.scale * _weight_scales(weights)))
-    if np.abs(bias).max(initial=0) > _SUMS:
-        raise NoTosaError(op, "its bias exceeds 32 bits in units of its sums")
+    dtype = _SUM_TYPES[x.dtype]
+    if np.abs(bias).max(initial=0) > _SUMS[dtype]:
+        raise NoTosaError(op, f"its bias exceeds {dtype.removeprefix('INT')} bits in units of its sums")
     return bias.astype(np.int64)
 
 
 def _largest(x: Integer) -> int:
-    return max(abs(-128 - x.zero), abs(127 - x.zero))
+    low, high = RANGES[x.dtype]
+    return max(abs(low - x.zero), abs(high - x.zero))
 
 
 def _with_scales(
     writer: Writer, op: NamedOp, sums: str, x: Integer, weights: Known, bias: Array, columns: bool = False
 ) -> State:
-    shape = writer.shape(op.output)
+    shape, dtype = writer.shape(op.output), _SUM_TYPES[x.dtype]
     if x.encoding is None or weights.encoding is None:
-        return Integer(sums, "INT32", shape)
+        return _plain_sums(op, sums, dtype, shape)
     values = weights.array.astype(np.int64) - weights.encoding.zero
     axes = 0 if columns else tuple(range(1, values.ndim))
     bounds = np.abs(values).sum(axis=axes) * _largest(x) + np.abs(bias)
     scales = x.encoding.scale * _weight_scales(weights)
     largest = int(bounds.max(initial=1))
-    if largest > _SUMS:
-        raise NoTosaError(op, "its sums may exceed 32 bits")
-    return Scaled(sums, shape, scales, largest, float((bounds * scales).max(initial=1e-30)))
+    if largest > _SUMS[dtype]:
+        raise NoTosaError(op, f"its sums may exceed {dtype.removeprefix('INT')} bits")
+    return Scaled(sums, shape, scales, largest, float((bounds * scales).max(initial=1e-30)), dtype)

@@ -21,6 +21,7 @@ NUMPY = {
     "INT8": np.dtype(np.int8),
     "INT16": np.dtype(np.int16),
     "INT32": np.dtype(np.int32),
+    "INT48": np.dtype(np.int64),
     "SHAPE": np.dtype(np.int64),
 }
 """TOSA's element types and NumPy's; an array of 8-bit unsigned integers is its bytes as INT8."""

@@ -35,13 +35,18 @@ class Integer:
 class Scaled:
     """Real numbers: the elements of an INT32 tensor times ``scales``, of which there is one, or one for each
     index of the last dim. No element is larger than ``largest``, and no number than ``bound``, without its
-    sign."""
+    sign.
+
+    Sums of products of 16-bit elements are INT48, which RESCALE alone reads: their tensor may have ``shape``
+    with dims of one element more.
+    """
 
     tensor: str
     shape: tuple[int, ...]
     scales: Array
     largest: int
     bound: float
+    dtype: str = "INT32"
 
     def times(self, factor: Array) -> Scaled:
         """The numbers times positive ones, for which nothing has to be computed."""

@@ -16,7 +16,7 @@ from mansard.regions.tosa.values import Integer, Known, Scaled, State, Tabulated
 
 TYPES = {DType.I8: "INT8", DType.U8: "INT8", DType.I16: "INT16", DType.I32: "INT32"}
 _OFFSET = {DType.U8: 128}
-_RANGES = {"INT8": (-128, 127), "INT16": (-32768, 32767), "INT32": (-(1 << 31), (1 << 31) - 1)}
+RANGES = {"INT8": (-128, 127), "INT16": (-32768, 32767), "INT32": (-(1 << 31), (1 << 31) - 1)}
 _INDICES = np.arange(-128, 128)
 
 FINE = 1 << 26
@@ -70,13 +70,13 @@ class Writer:
             return state
         if state.encoding is None:
             unit = np.ones(1)
-            return Scaled(self.wide(state), state.shape, unit, _RANGES[state.dtype][1], 2.0**31)
+            return Scaled(self.wide(state), state.shape, unit, RANGES[state.dtype][1], 2.0**31)
         if state.encoding.axis is not None:
             raise NoTosaError(op, f"its input {value} has a scale for each index of a dim")
         if state.dtype == "INT8":
             numbers = (_INDICES - state.zero).astype(np.float32) * np.float32(state.encoding.scale)
             return Tabulated(state, numbers)
-        largest = max(abs(bound - state.zero) for bound in _RANGES[state.dtype])
+        largest = max(abs(bound - state.zero) for bound in RANGES[state.dtype])
         scale = state.encoding.scale
         return Scaled(self.wide(state), state.shape, np.array([scale]), largest, largest * scale)
 
@@ -118,11 +118,12 @@ class Writer:
     def with_scale(self, state: Scaled, scale: float) -> Scaled:
         """Real numbers with one given scale."""
         tensor = self.builder.rescale(state.tensor, state.scales / scale, "INT32")
+        tensor = self.builder.reshape(tensor, state.shape)
         return Scaled(tensor, state.shape, np.array([scale]), math.ceil(state.bound / scale), state.bound)
 
     def settled(self, state: Scaled, largest: int = FINE) -> Scaled:
         """Real numbers with one scale, and elements of at most ``largest``."""
-        if len(state.scales) == 1 and state.largest <= largest:
+        if len(state.scales) == 1 and state.largest <= largest and state.dtype == "INT32":
             return state
         return self.with_scale(state, fine_scale(state.bound, largest))
 
@@ -152,7 +153,7 @@ class Writer:
             raise NoTosaError(op, f"its result is {dtype.value}")
         into, offset = TYPES[dtype], _OFFSET.get(dtype, 0)
         zero = encoding.zero - offset
-        low, high = _RANGES[into]
+        low, high = RANGES[into]
         if op.clamp is not None:
             ends = [end / encoding.scale + zero for end in op.clamp]
             low = max(low, round(ends[0])) if math.isfinite(ends[0]) else low
@@ -163,7 +164,8 @@ class Writer:
             return Integer(tensor, into, state.shape, encoding, offset)
         state = self.scaled(state)
         tensor = self.builder.rescale(state.tensor, state.scales / encoding.scale, into, out_zero=zero)
-        if (low, high) != _RANGES[into]:
+        tensor = self.builder.reshape(tensor, state.shape)
+        if (low, high) != RANGES[into]:
             if into == "INT32":
                 raise NoTosaError(op, "it clamps an i32 result")
             tensor = self.builder.clamp(tensor, low, high)

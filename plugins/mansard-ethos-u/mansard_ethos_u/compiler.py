@@ -57,11 +57,11 @@ class EthosUBackend(RegionBackend):
         return DeviceProfile(self.name, _LINK, _LINK, 0, rates, LAUNCH, link, unified=True)
 
     def refuses_op(self, op: NamedOp, graph: NamedGraph, target: KernelTarget) -> str | None:
-        """Products of numbers that are no 8-bit integers; the rest is Vela's to say."""
+        """Products of numbers that are no integers of 8 or 16 bits; the rest is Vela's to say."""
         if isinstance(op, (Conv, MatMul)):
             factors = [value.type.dtype for value in op.inputs[:2]]
-            if others := [dtype for dtype in factors if dtype not in (DType.I8, DType.U8)]:
-                return f"it multiplies 8-bit integers, not {others[0].value}: quantise the model"
+            if others := [dtype for dtype in factors if dtype not in (DType.I8, DType.U8, DType.I16)]:
+                return f"it multiplies integers of 8 or 16 bits, not {others[0].value}: quantise the model"
         return None
 
     def build(self, region: NamedGraph, target: KernelTarget) -> bytes:

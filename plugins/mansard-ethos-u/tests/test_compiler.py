@@ -8,9 +8,11 @@ import re
 import models
 import numpy as np
 import pytest
+import torch
 from mansard_ethos_u import vendor
 from mansard_ethos_u.compiler import BACKEND, EthosUBackend
 from mansard_ethos_u.files import export
+from torch import nn
 
 import mansard
 from mansard.errors import CodegenError, CompileError
@@ -55,6 +57,19 @@ def test_a_networks_answers_are_those_of_mansards_integers_in_every_bit(network,
             x = np.random.default_rng(seed).integers(0, 256, (1, 3, 16, 16)).astype(np.uint8)
             (ours,) = evaluate(programs[-1], [x])
             np.testing.assert_array_equal(np.asarray(model(x)), ours.view(np.uint8))
+
+
+@pytest.mark.parametrize("scheme", ["int16", "mixed"])
+def test_16_bit_values_with_8_bit_weights_are_one_region(scheme):
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(3, 8, 3, stride=2), nn.ReLU(), nn.Conv2d(8, 8, 3, groups=8), nn.Conv2d(8, 5, 1)]
+    data = [(torch.randn(1, 3, 12, 12),) for _ in range(2)]
+    model = mansard.quantize(nn.Sequential(*layers).eval(), data, scheme=scheme, budget=0.5)
+    (x,) = data[0]
+    with mansard.compile(model, devices=["ethos-u:u55-128"]) as npu, mansard.compile(model) as cpu:
+        assert [row.device for row in npu.explain().rows].count("ethos-u:u55-128") == 1
+        theirs, ours = np.asarray(npu(x)), np.asarray(cpu(x))
+    assert np.abs(theirs - ours).max() <= (1e-4 if scheme == "int16" else 1e-2) * np.abs(ours).max()
 
 
 def test_what_vela_does_not_take_runs_on_the_cpu_with_its_words(tmp_path):

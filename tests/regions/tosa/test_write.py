@@ -9,6 +9,7 @@ import pytest
 from support.regions.tosa_samples import F32, I8, U8, Sketch, encoding, samples
 
 from mansard.regions.named import Elementwise, Recode, Softmax
+from mansard.regions.named.evaluate import evaluate as named_evaluate
 from mansard.regions.tosa import NoTosaError, write_tosa
 from mansard.regions.tosa.evaluate import evaluate
 from mansard.regions.tosa.rescale import apply_scale, multiplier_and_shift
@@ -28,7 +29,7 @@ def run(name):
 def test_every_sample_is_integers_from_end_to_end(name):
     _, graph = SAMPLES[name]
     program = write_tosa(graph)
-    assert {dtype for dtype, _ in program.tensors.values()} <= {"INT8", "INT32"}
+    assert {dtype for dtype, _ in program.tensors.values()} <= {"INT8", "INT16", "INT32", "INT48"}
     made = {*program.inputs, *program.constants}
     for op in program.ops:
         assert set(op.inputs) <= made
@@ -46,6 +47,15 @@ def test_a_convolution_is_within_one_step_of_its_real_numbers():
     expected = np.clip(np.rint(real / 0.05) + 3, 0, 255)
     assert np.abs(result - expected).max() <= 1
     assert (result != expected).mean() < 0.01
+
+
+@pytest.mark.parametrize("name", [name for name in SAMPLES if name.startswith("16 bits")])
+def test_values_of_16_bits_are_within_two_steps_of_their_real_numbers(name):
+    graph, arrays, results = run(name)
+    assert {v.type.dtype.numpy for v in graph.outputs} <= {np.dtype(np.int16), np.dtype(np.int8)}
+    for result, wanted in zip(results, named_evaluate(graph, arrays), strict=True):
+        assert np.ptp(result.astype(np.int64)) > 100
+        assert np.abs(result.astype(np.int64) - wanted.astype(np.int64)).max() <= 2
 
 
 def test_a_function_of_one_tensor_is_one_table():

@@ -25,7 +25,7 @@ from mansard.regions.named import (
     Transpose,
 )
 
-U8, I8, F32 = DType.U8, DType.I8, DType.F32
+U8, I8, I16, F32 = DType.U8, DType.I8, DType.I16, DType.F32
 _STORED = {np.dtype(np.int8): I8, np.dtype(np.float32): F32}
 
 
@@ -82,9 +82,10 @@ class Sketch:
 
     def arrays(self) -> list[np.ndarray]:
         """Inputs of the graph."""
+        bounds = [np.iinfo(v.type.dtype.numpy) for v in self.inputs]
         return [
-            self.rng.integers(0, 256, v.type.shape).astype(np.uint8).view(v.type.dtype.numpy)
-            for v in self.inputs
+            self.rng.integers(bound.min, bound.max + 1, v.type.shape).astype(bound.dtype)
+            for v, bound in zip(self.inputs, bounds, strict=True)
         ]
 
 
@@ -93,6 +94,7 @@ def samples() -> Iterator[tuple[str, Sketch, NamedGraph]]:
     yield from _products()
     yield from _numbers()
     yield from _images()
+    yield from _wide()
 
 
 def _products() -> Iterator[tuple[str, Sketch, NamedGraph]]:
@@ -180,3 +182,38 @@ def _images() -> Iterator[tuple[str, Sketch, NamedGraph]]:
             resized = s.add(Resize, (x,), (1, 10, 9, 3), U8, encoding(0.02, 100), **how)
             other = s.add(Resize, (resized,), (1, 7, 31, 3), U8, encoding(0.03, 90), **how)
             yield f"{mode} {coordinates}", s, s.graph(resized, other)
+
+
+def _wide() -> Iterator[tuple[str, Sketch, NamedGraph]]:
+    """16-bit values with 8-bit weights."""
+    e = encoding(3e-4)
+    s = Sketch()
+    x = s.input((1, 8, 8, 8), I16, e)
+    y = s.conv(x, 8, 3, encoding(2e-3), I16, stride=2, clamp=(0.0, 40.0))
+    deep = s.conv(y, 8, 3, encoding(2e-3), I16, groups=8)
+    total = s.add(Elementwise, (y, deep), (1, 4, 4, 8), I16, encoding(3e-3), op="add")
+    window = {"window": (2, 2), "strides": (2, 2), "dilations": (1, 1), "pads": ((0, 0), (0, 0))}
+    pooled = s.add(Pool, (total,), (1, 2, 2, 8), I16, encoding(3e-3), kind="max", **window)
+    how = {"mode": "linear", "coordinates": "half_pixel"}
+    wide = s.add(Resize, (pooled,), (1, 5, 3, 8), I16, encoding(3e-3), **how)
+    mean = s.add(Reduce, (wide,), (1, 1, 1, 8), I8, encoding(0.5, 3), kind="mean", axes=(1, 2))
+    yield "16 bits", s, s.graph(y, total, wide, mean)
+    s = Sketch()
+    x = s.input((5, 16), I16, e)
+    scales = Encoding(tuple(s.rng.uniform(0.001, 0.02, 10)), 0, 1)
+    weights = s.constant(s.rng.integers(-127, 128, (16, 10)).astype(np.int8), scales)
+    yield "16 bits dense", s, s.graph(s.add(MatMul, (x, weights), (5, 10), I16, encoding(2e-3)))
+    s = Sketch()
+    x = s.input((1, 9, 8), I16, e)
+    weights = s.constant(s.rng.integers(-127, 128, (6, 3, 8)).astype(np.int8), encoding(0.01))
+    one = {"strides": (1,), "dilations": (1,), "pads": ((1, 1),)}
+    sums = s.add(Conv, (x, weights), (1, 9, 6), F32, None, **one)
+    gate = s.input((1, 1, 6), I8, encoding(0.02, 5))
+    yield (
+        "16 bits one dim",
+        s,
+        s.graph(s.add(Elementwise, (sums, gate), (1, 9, 6), I16, encoding(1e-3), op="mul")),
+    )
+    s = Sketch()
+    factors = s.input((2, 5, 16), I16, e), s.input((2, 16, 4), I16, e)
+    yield "16 bits product", s, s.graph(s.add(MatMul, factors, (2, 5, 4), I16, encoding(0.02)))
