@@ -153,7 +153,8 @@ def _jax(case: Case, dynamic: bool, folder: Path) -> Route:
     route.reference = lambda inputs: [np.asarray(r) for r in jax.tree.leaves(jitted(*inputs))]
     route.model, route.options = function, {"inputs": tuple(example)}
     if dynamic:
-        scope = jax.export.SymbolicScope([f"{n} >= {low}" for n, (low, _) in case.ranges.items()])
+        limits = ((f"{n} >= {low}", f"{n} <= {high}") for n, (low, high) in case.ranges.items())
+        scope = jax.export.SymbolicScope([limit for both in limits for limit in both])
         specs = []
         for x, array in zip(case.inputs, example, strict=True):
             shape = [x.shape[i] for i in ((0, 2, 3, 1) if x.image else range(len(x.shape)))]
