@@ -36,6 +36,7 @@ class GraphImporter(Emitter):
         """The inputs of the model."""
         self.variables = Variables()
         self._constants: dict[tuple[int, int], Tensor] = {}
+        self._nodes: dict[tuple[int, int], Node] = {}
         self._depth = 0
         self._imported = 0
 
@@ -78,6 +79,10 @@ class GraphImporter(Emitter):
             self._constants[key] = _constant(subgraph.tensors[index])
         return self._constants[key]
 
+    def computed_by(self, node: Node, number: int) -> Node | None:
+        """The operator behind an operand, in the same subgraph; None for inputs and constants."""
+        return self._nodes.get((node.subgraph.index, node.operator.inputs[number]))
+
     def _operator(self, operator: Operator, subgraph: Subgraph, entries: dict[int, Entry]) -> None:
         self._imported += 1
         if self._imported > _MAX_OPERATORS:
@@ -92,6 +97,7 @@ class GraphImporter(Emitter):
             results = [Unsupported()] * len(operator.outputs)
         else:
             results = self._results(node, found)
+        self._nodes.update({(subgraph.index, index): node for index in operator.outputs})
         known = zip(operator.outputs, results, strict=False)
         entries.update({index: entry for index, entry in known if entry is not None})
 

@@ -114,6 +114,70 @@ def test_activations_that_only_layers_see_are_unsigned_bytes() -> None:
     assert np.abs(actual.astype(np.int32) - expected.astype(np.int32)).max() <= 2  # of three layers
 
 
+def by_phases(op: str, kind: str, pads: list[list[int]], crops: list[list[int]], *, same: bool) -> bytes:
+    """A convolution of 7 x 9 pixels with dilations of 3 and 2, as converters write it for an open batch."""
+    real, blocks, channels = kind == "float32", [3, 2], 4
+    padded = [size + sum(side) for size, side in zip((7, 9), pads, strict=True)]
+    each = [d // b for d, b in zip(padded, blocks, strict=True)]
+    some = [d if same else d - 2 for d in each]
+    sizes = [d * b - sum(crop) for d, b, crop in zip(some, blocks, crops, strict=True)]
+    w = Writer()
+
+    def tensor(shape: tuple[int, ...], scale: float) -> dict[str, Any]:
+        return {"shape": shape} if real else {"shape": shape, "dtype": kind, "scale": scale, "zero": 3}
+
+    def ints(value: Any) -> int:
+        return w.constant(np.array(value, np.int32))
+
+    x = w.input(**tensor((1, 7, 9, channels), 0.05))
+    parts = w.tensor(**tensor((6, *each, channels), 0.05))
+    results = w.tensor(**tensor((6, *some, channels), 0.2))
+    y = w.tensor(**tensor((1, *sizes, channels), 0.2))
+    shape = (1, 3, 3, channels) if op == "DEPTHWISE_CONV_2D" else (channels, 3, 3, channels)
+    if real:
+        kernel, bias = w.constant(floats(*shape)), w.constant(floats(channels))
+    else:
+        axis = 3 if op == "DEPTHWISE_CONV_2D" else 0
+        codes = RNG.integers(-127, 128, shape).astype(np.int8)
+        kernel = w.constant(codes, scale=[0.01, 0.02, 0.015, 0.01], axis=axis)
+        bias = w.constant(RNG.integers(-500, 500, channels).astype(np.int32))
+    options = {"depth_multiplier": 1} if op == "DEPTHWISE_CONV_2D" else {}
+    w.op("SPACE_TO_BATCH_ND", [x, ints(blocks), ints(pads)], [parts])
+    w.op(
+        op, [parts, kernel, bias], [results], padding=0 if same else 1, stride_w=1, stride_h=1,
+        fused_activation_function=1, **options,
+    )  # fmt: skip
+    w.op("BATCH_TO_SPACE_ND", [results, ints(blocks), ints(crops)], [y])
+    w.outputs(y)
+    return w.bytes()
+
+
+@pytest.mark.parametrize("op", ["CONV_2D", "DEPTHWISE_CONV_2D"])
+@pytest.mark.parametrize("kind", ["float32", "int8"])
+@pytest.mark.parametrize(
+    ("pads", "crops", "same"),
+    [([[3, 5], [2, 3]], [[0, 2], [0, 1]], False), ([[0, 2], [0, 1]], [[0, 2], [0, 1]], True)],
+)
+def test_a_convolution_by_phases_is_one_with_dilation(
+    op: str, kind: str, pads: list[list[int]], crops: list[list[int]], *, same: bool
+) -> None:
+    model = by_phases(op, kind, pads, crops, same=same)
+    x = floats(1, 7, 9, 4) if kind == "float32" else RNG.integers(-128, 128, (1, 7, 9, 4)).astype(np.int8)
+    (expected,), (result,) = litert(model, [x]), interpreted(model, x)
+    np.testing.assert_allclose(
+        result.astype(float), expected.astype(float), atol=1e-5 if kind == "float32" else 1
+    )
+    graph = mansard.lower(model, stop_after="fuse")
+    assert [d.name for d in graph.dispatches if d.name != "map"] == ["contraction"]
+    assert all(v.type.shape[0] == 1 for d in graph.dispatches for v in d.outputs)  # a margin at most apart
+
+
+def test_crops_beyond_the_margin_are_cut_off() -> None:
+    model = by_phases("DEPTHWISE_CONV_2D", "float32", [[0, 2], [0, 1]], [[1, 0], [1, 0]], same=False)
+    x = floats(1, 7, 9, 4)
+    np.testing.assert_allclose(interpreted(model, x)[0], litert(model, [x])[0], atol=1e-5)
+
+
 def test_an_open_batch_is_a_dim_of_the_input_and_names_are_those_of_the_signature() -> None:
     model = separable(batch=-1)
     graph = import_tflite(model)

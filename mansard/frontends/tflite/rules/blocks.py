@@ -7,10 +7,13 @@ from mansard.dims import DimLike
 from mansard.dtypes import DType
 from mansard.frontends.emission.expressions import Num, index, size
 from mansard.frontends.emission.tensor import Tensor
+from mansard.frontends.emission.windows import window
 from mansard.frontends.linalg import dimmath
 from mansard.frontends.tflite.graph import GraphImporter
 from mansard.frontends.tflite.node import Node
 from mansard.frontends.tflite.real import moved
+from mansard.frontends.tflite.rules.convolution import convolved, window_2d
+from mansard.frontends.tflite.rules.geometry import strides_of
 from mansard.frontends.tflite.table import rule
 
 
@@ -105,6 +108,9 @@ def space_to_batch(g: GraphImporter, node: Node) -> Tensor:
 @rule("BATCH_TO_SPACE_ND")
 def batch_to_space(g: GraphImporter, node: Node) -> Tensor:
     """Batches to blocks of a tensor, which is then cropped."""
+    dilated = _dilated(g, node)
+    if dilated is not None:
+        return dilated
     x, blocks = node.tensor(0), node.ints(1)
     low, high = _margins(node, 2)
     rank = len(blocks)
@@ -118,3 +124,39 @@ def batch_to_space(g: GraphImporter, node: Node) -> Tensor:
     starts = [0, *low, *[0] * (whole.rank - 1 - rank)]
     sizes = [batch, *(dimmath.sub(dimmath.sub(d, a), b) for d, a, b in zip(spatial, low, high, strict=True))]
     return g.slice(whole, starts, [*sizes, *x.shape[1 + rank :]], [1] * whole.rank)
+
+
+def _dilated(g: GraphImporter, node: Node) -> Tensor | None:
+    """A convolution of the images that every so many pixels make, which is one with dilation, where the node
+    puts these together again; None for any other node. TensorFlow's converter writes it for an open batch."""
+    inner = g.computed_by(node, 0)
+    if inner is None or inner.op not in ("CONV_2D", "DEPTHWISE_CONV_2D"):
+        return None
+    split = g.computed_by(inner, 0)
+    if (
+        split is None
+        or split.op != "SPACE_TO_BATCH_ND"
+        or not all(n.known(i) for n in (node, split) for i in (1, 2))
+    ):
+        return None
+    blocks, x = node.ints(1), split.tensor(0)
+    real, quantised = inner.scaled(1) is None, inner.scaled(0) is not None
+    if not (real or quantised):  # images are then rounded one by one
+        return None
+    if split.ints(1) != blocks or len(blocks) != 2 or x.rank != 4 or strides_of(inner) != [1, 1]:
+        return None
+    own = window_2d(inner)
+    sides = [*zip(_margins(split, 2), _margins(node, 2), (own.low, own.high), strict=True)]
+    pads = [
+        [
+            dimmath.sub(dims.add(pad, dims.mul(margin, block)), crop)
+            for pad, crop, margin, block in zip(*side, blocks, strict=True)
+        ]
+        for side in sides
+    ]
+    if any(dims.bounds(d)[0] < 0 for side in pads for d in side):
+        return None
+    dilations = [d * block for d, block in zip(own.dilations, blocks, strict=True)]
+    whole = window(x.shape[1:3], own.kernel, (1, 1), dilations, list(zip(*pads, strict=True)))
+    operands = [x, *inner.inputs[1:]]
+    return convolved(g, Node(inner.operator, inner.subgraph, operands), whole)

@@ -93,40 +93,34 @@ def _by_channels(node: Node) -> bool:
     return scaled is not None and not scaled.per_tensor
 
 
-@rule("CONV_2D")
+@rule("CONV_2D", "DEPTHWISE_CONV_2D")
 def conv_2d(g: GraphImporter, node: Node) -> Tensor:
-    """A convolution, grouped where the kernel has fewer channels."""
-    x, weight = node.tensor(0), node.tensor(1)
-    if x.rank != 4 or weight.rank != 4:
-        raise node.fail(f"operands of rank {x.rank} and {weight.rank}")
-    window = window_of(
-        node, x.shape[1:3], whole(node, weight.shape[1:3]), strides_of(node), dilations_of(node)
-    )
-    how = accumulation(g, node, axis=0, asymmetric=_by_channels(node))
-    if how is None:
-        return add_bias(g, node, convolve(g, x, weight, window, x.dtype), node.optional(2))
-    x = how.x if how.rounded is None else with_margin(g, how.rounded, window)
-    window = window if how.rounded is None else without_margin(window)
-    return finished(g, node, how, convolve(g, x, how.weight, window, how.dtype, how.margin))
+    """A convolution, grouped where the kernel has fewer channels, or of each channel by itself."""
+    return convolved(g, node, window_2d(node))
 
 
-@rule("DEPTHWISE_CONV_2D")
-def depthwise_conv_2d(g: GraphImporter, node: Node) -> Tensor:
-    """A convolution of each channel by itself."""
+def window_2d(node: Node) -> Window:
+    """The window of CONV_2D and DEPTHWISE_CONV_2D."""
     x, weight = node.tensor(0), node.tensor(1)
-    if x.rank != 4 or weight.rank != 4 or weight.shape[0] != 1:
+    if x.rank != 4 or weight.rank != 4 or (node.op == "DEPTHWISE_CONV_2D" and weight.shape[0] != 1):
         raise node.fail(f"operands of shape {list(x.shape)} and {list(weight.shape)}")
-    window = window_of(
-        node, x.shape[1:3], whole(node, weight.shape[1:3]), strides_of(node), dilations_of(node)
-    )
-    how = accumulation(g, node, axis=3, asymmetric=_by_channels(node))
+    kernel = whole(node, weight.shape[1:3])
+    return window_of(node, x.shape[1:3], kernel, strides_of(node), dilations_of(node))
+
+
+def convolved(g: GraphImporter, node: Node, window: Window) -> Tensor:
+    """A CONV_2D or DEPTHWISE_CONV_2D with a given window."""
+    x, weight, depthwise = node.tensor(0), node.tensor(1), node.op == "DEPTHWISE_CONV_2D"
+    convolve_by = convolve_depthwise if depthwise else convolve
+    how = accumulation(g, node, axis=3 if depthwise else 0, asymmetric=_by_channels(node))
+    kernel = weight if how is None else how.weight
+    if depthwise:
+        kernel = g.reshape(kernel, weight.shape[1:])
     if how is None:
-        kernel = g.reshape(weight, weight.shape[1:])
-        return add_bias(g, node, convolve_depthwise(g, x, kernel, window, x.dtype), node.optional(2))
-    kernel = g.reshape(how.weight, weight.shape[1:])
+        return add_bias(g, node, convolve_by(g, x, kernel, window, x.dtype), node.optional(2))
     x = how.x if how.rounded is None else with_margin(g, how.rounded, window)
     window = window if how.rounded is None else without_margin(window)
-    return finished(g, node, how, convolve_depthwise(g, x, kernel, window, how.dtype, how.margin))
+    return finished(g, node, how, convolve_by(g, x, kernel, window, how.dtype, how.margin))
 
 
 @rule("CONV_3D")
