@@ -7,7 +7,7 @@ import enum
 import functools
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -328,6 +328,11 @@ class Device(abc.ABC):
     def lost(self) -> bool:
         """Whether the device stopped answering for good, so that it has to be opened anew."""
         return False
+
+    def when_idle(self, release: Callable[[], None]) -> None:
+        """Call ``release``, which frees memory, once no call can access that which the device has given up
+        on: at once, unless a library has not come back from one (`mansard.hal.vendor`)."""
+        release()
 
     @abc.abstractmethod
     def close(self) -> None:

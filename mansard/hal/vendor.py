@@ -38,7 +38,7 @@ class VendorDevice(ThreadedDevice, abc.ABC):
 
     ``limit`` bounds the seconds of one call. Beyond it the device is lost: the call's submission, and all
     that wait, fail with DeviceLostError. The memory that the call may still write to stays allocated until
-    it returns.
+    it returns, also that of other devices (`when_idle`).
     """
 
     def __init__(
@@ -55,6 +55,9 @@ class VendorDevice(ThreadedDevice, abc.ABC):
         self._runs: dict[_Run, float] = {}
         self._active, self._closing = threading.Event(), threading.Event()
         self._is_lost = False
+        self._abandoned: set[_Run] = set()
+        """Of a lost device, the runs whose calls have not come back."""
+        self._releases: list[Callable[[], None]] = []
         self._continuing: threading.Thread | None = None
         self._continuations: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         super().__init__(info, formats=formats, memory=memory, swaps_programs=True)
@@ -133,6 +136,23 @@ class VendorDevice(ThreadedDevice, abc.ABC):
     def ended(self, run: _Run) -> None:
         """It has come back."""
         self._runs.pop(run, None)
+        if not self._is_lost:
+            return
+        with self._lock:
+            self._abandoned.discard(run)
+            releases = [] if self._abandoned else self._releases
+            self._releases = [] if releases else self._releases
+        for release in releases:
+            release()
+
+    def when_idle(self, release: Callable[[], None]) -> None:
+        """See `Device.when_idle`: on a lost device when all calls have come back."""
+        with self._lock:
+            waits = bool(self._abandoned)
+            if waits:
+                self._releases.append(release)
+        if not waits:
+            release()
 
     def go_on(self, advance: Callable[[], None]) -> None:
         """Continue a submission behind a callback on a thread of the device's own, where it may wait for
@@ -181,7 +201,11 @@ class VendorDevice(ThreadedDevice, abc.ABC):
         for area in list(self._areas):
             area.fail(error)
         for run in (hung, *others):
-            self._runs.pop(run, None)
+            with self._lock:
+                self._abandoned.add(run)
+                if self._runs.pop(run, None) is None:  # it has come back in the meantime
+                    self._abandoned.discard(run)
+        for run in (hung, *others):
             run.finish(error)
 
 

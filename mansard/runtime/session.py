@@ -18,7 +18,7 @@ from mansard.runtime.calls.limits import checked_int
 from mansard.runtime.calls.pending_call import PendingCall
 from mansard.runtime.calls.stats import Stats
 from mansard.runtime.calls.timed_runs import Rows
-from mansard.runtime.devices.binding import BoundSlot, Devices, bind, probe_links
+from mansard.runtime.devices.binding import BoundSlot, Devices, bind, probe_links, when_idle
 from mansard.runtime.devices.variants import choose_variant
 from mansard.runtime.execution.environment import ExecutionEnvironment
 from mansard.runtime.execution.memory_report import memory_report
@@ -239,7 +239,7 @@ class Session:
     def close(self) -> None:
         """Wait for running calls and free everything but the devices, which other sessions may use."""
         self._calls.close()
-        uninterrupted(self._free)
+        uninterrupted(lambda: when_idle(self.slots, self._free))
 
     def _free(self) -> None:
         self._environment.output_pool.close()

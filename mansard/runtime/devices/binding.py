@@ -75,6 +75,13 @@ def bind(
     return bound
 
 
+def when_idle(slots: Sequence[BoundSlot], release: Callable[[], None]) -> None:
+    """Call ``release``, which frees memory, once no device has a call running that it has given up on."""
+    for slot in slots:
+        release = functools.partial(slot.device.when_idle, release)
+    release()
+
+
 def probe_links(slots: Sequence[BoundSlot]) -> Links:
     """Which slots share memory, probed with one small buffer of each that the others import."""
     capabilities = [slot.device.capabilities for slot in slots]

@@ -8,6 +8,7 @@ from mansard import dims
 from mansard.errors import ExecutionError, MansardError
 from mansard.hal import BindingSlot, Buffer, Launcher, Point, ProfileRow, Submission
 from mansard.plan.stores import Store
+from mansard.runtime.devices.binding import when_idle
 from mansard.runtime.execution.call_bindings import CallBindings
 from mansard.runtime.execution.copy_counts import CopyCounts, HostCopyCounter
 from mansard.runtime.execution.environment import ExecutionEnvironment
@@ -238,8 +239,11 @@ class Context:
         for local in self.submissions:
             for submission in local:
                 submission.commands.close()
-        self.bindings.close()
         self._release()
+        when_idle(self.environment.slots, self._free)
+
+    def _free(self) -> None:
+        self.bindings.close()
         self.memory.close()
 
     # Submission ----------------------------------------------------------------------------------
