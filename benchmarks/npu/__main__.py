@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 INPUTS = 2
 """How many inputs of those that a network was calibrated with are compared."""
+EMULATOR_SECONDS = 3600.0
+"""Time limit of a network's run: that of a whole transformer takes the emulator minutes on a busy machine."""
 
 
 def measure(name: str, target: str) -> dict[str, Any]:
@@ -48,6 +50,7 @@ def measure(name: str, target: str) -> dict[str, Any]:
     from mansard.regions.onnx import write_onnx
     from mansard.regions.raising import raise_graph
 
+    mansard.configure_driver("qnn", limit=EMULATOR_SECONDS)
     model, module, data = quantised(name)
     graphs = []
     partition = BACKEND.partition
