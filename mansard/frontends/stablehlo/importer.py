@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,11 +22,16 @@ from mansard.frontends.emission.tensor import Tensor
 from mansard.frontends.emission.unsupported import joined
 from mansard.frontends.linalg.cleanup import clean
 from mansard.frontends.linalg.module import AUTOMATIC_MAX
+from mansard.frontends.mlir_worker.passes import new_context, parse
 from mansard.frontends.stablehlo import attributes, rules
+from mansard.frontends.stablehlo.definitions import definition
 from mansard.frontends.stablehlo.entries import Entry, Unsupported
+from mansard.frontends.stablehlo.expansions import contracted
 from mansard.frontends.stablehlo.graph import StableHloImporter
 from mansard.frontends.stablehlo.reading import read_module
 from mansard.ir.graph import Graph
+from mansard.ir.ops import Generic
+from mansard.ir.scalar import Apply
 from mansard.ir.types import Constant
 from mansard.ir.verify import verify
 
@@ -103,6 +109,33 @@ def import_module(
 
     Results are called as their ``jax.result_info`` says, or ``output_names``.
     """
+    graph = _imported(module, inputs, function, name, output_names)
+    if any(
+        isinstance(op, Generic) and isinstance(op.body, Apply) and op.body.op == "exp" for op in graph.ops
+    ):
+        graph = contracted(graph, *_complementary_error())
+        graph = clean(graph)
+    verify(graph)
+    return graph
+
+
+@functools.cache
+def _complementary_error() -> tuple[Graph, Graph]:
+    """MLIR's definition of ``erfc`` for f32, and the function as it is imported."""
+    element = [Input("x", (), DType.F32)]
+    defined = definition("chlo.erfc", ["f32"], ["f32"])
+    kind = "tensor<f32>"
+    text = (
+        f"func.func @main(%x: {kind}) -> {kind} {{ %y = chlo.erfc %x : {kind} -> {kind} return %y : {kind} }}"
+    )
+    itself = parse(text.encode(), new_context())
+    first, second = (_imported(module, element, "main", "erfc", ()) for module in (defined, itself))
+    return first, second
+
+
+def _imported(
+    module: Any, inputs: Sequence[Input], function: str, name: str, output_names: Sequence[str]
+) -> Graph:
     rules.load()
     importer = StableHloImporter(name, module)
     entries: list[Entry] = []
@@ -125,7 +158,6 @@ def import_module(
     graph = clean(importer.builder.build(outputs, labels))
     if importer.constraints:
         graph = replace(graph, constraints=tuple(dict.fromkeys(importer.constraints)))
-    verify(graph)
     return graph
 
 

@@ -133,3 +133,26 @@ def test_a_function_that_jax_cannot_trace_is_an_error_that_says_so():
 
     with pytest.raises(ImportModelError, match="JAX cannot trace the function: TracerBool"):
         import_model(branching, (np.zeros(2, f32),))
+
+
+def test_an_exact_gelu_that_export_has_expanded_is_the_same_dispatch():
+    rng = np.random.default_rng(1)
+    first, second = (rng.standard_normal(s).astype(f32) for s in ((8, 16), (16, 4)))
+
+    def block(x):
+        return jax.nn.gelu(x @ first, approximate=False) @ second
+
+    x = (4 * rng.standard_normal((3, 8))).astype(f32)
+    shape = export.symbolic_shape("b, 8", constraints=["b <= 9"])
+    exported = export.export(jax.jit(block))(jax.ShapeDtypeStruct(shape, f32))
+    dims = {"b": Dim("b", 1, 9)}
+    names = [
+        [d.name for d in graph.dispatches]
+        for graph in (
+            mansard.lower(block, (x,), stop_after="fuse"),
+            mansard.lower(exported, dims=dims, stop_after="fuse"),
+        )
+    ]
+    assert names == [["contraction", "contraction_1"]] * 2
+    (result,) = interpret(import_model(exported, dims=dims), [x])
+    np.testing.assert_allclose(result, block(x), rtol=1e-5, atol=1e-5)

@@ -1,6 +1,7 @@
 """StableHLO text and bytecode: what the importer reads, and what it says about what it cannot."""
 
 import io
+import math
 import re
 
 import numpy as np
@@ -11,6 +12,7 @@ from mansard.dims import Dim
 from mansard.errors import ImportModelError, UnsupportedOpError
 from mansard.frontends import import_model
 from mansard.frontends.mlir_worker.passes import new_context, parse
+from mansard.frontends.stablehlo.definitions import definition
 from mansard.frontends.stablehlo.table import supported
 from mansard.ir.interpreter.graph import interpret
 
@@ -154,3 +156,19 @@ def test_a_portable_model_runs(tmp_path):
 
 def test_the_table_has_the_ops_of_the_specification():
     assert {"stablehlo.gather", "stablehlo.while", "chlo.top_k"} <= set(supported())
+
+
+def test_the_expanded_error_function_is_recognised_by_all_of_its_numbers():
+    x = np.array(
+        [-30.0, -5.0, -1.5, -0.5, -0.0, 1e-3, 0.99, 1.0, 1.99, 2.5, 9.0, 12.0, np.nan, np.inf], np.float32
+    )
+    text = re.sub(r"tensor<(f32|i1)>", r"tensor<14x\1>", str(definition("chlo.erfc", ["f32"], ["f32"])))
+    graph = import_model(text)
+    assert len(graph.ops) == 1
+    expected = np.array([math.erfc(v) for v in x])
+    np.testing.assert_allclose(interpret(graph, [x])[0], expected, rtol=3e-6, atol=1e-37)
+    numbers = re.findall(r"dense<(-?\d[\d.E+-]*)>", text)
+    assert len(numbers) > 20
+    for number in numbers[::6]:
+        changed = import_model(text.replace(f"dense<{number}>", "dense<0.25>"))
+        assert len(changed.ops) > 40
