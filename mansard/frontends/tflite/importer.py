@@ -11,6 +11,7 @@ import numpy.typing as npt
 from mansard import dims as dim_expressions
 from mansard.dims import Dim, DimLike
 from mansard.errors import ImportModelError, UnsupportedOpError, VerificationError
+from mansard.frontends.emission.emitter import SizesDifferError
 from mansard.frontends.emission.tensor import Tensor
 from mansard.frontends.emission.unsupported import joined
 from mansard.frontends.linalg.cleanup import clean
@@ -35,8 +36,9 @@ def import_tflite(
 
     Inputs and outputs have the names of ``signature`` (by default the only one, or ``serving_default``; its
     key), or else those of the file's tensors. Sizes that the file leaves open (-1) become dims called after
-    their input and axis, ``x_0``; inputs of equal rank share those of an axis under the first input's name.
-    ``dims`` gives ranges or values for them, by the name of any input that has them:
+    their input and axis, ``x_0``; inputs of equal rank share those of an axis under the first input's name,
+    and so do sizes that operators need to be equal. ``dims`` gives ranges or values for them, by the name of
+    any input that has them:
     ``{"x_0": Dim("batch", 1, 64)}``. ``constants`` gives inputs that are not inputs of the compiled model, by
     name. Weights stay mapped from the file.
 
@@ -46,9 +48,39 @@ def import_tflite(
     rules.load()
     read = read_model(model)
     entry_point = _signature(read, signature)
+    equal: dict[DimLike, DimLike] = {}
+    while True:
+        try:
+            return _imported(read, entry_point, dims or {}, constants or {}, equal)
+        except ImportModelError as error:
+            if not _unify(equal, error.__cause__, read.subgraphs[entry_point.subgraph], entry_point):
+                raise
+
+
+def _unify(
+    equal: dict[DimLike, DimLike], cause: BaseException | None, subgraph: Subgraph, signature: Signature
+) -> bool:
+    """Note that a size that the file leaves open is equal to another, if that is what failed."""
+    if not isinstance(cause, SizesDifferError):
+        return False
+    automatic = {_automatic(name) for _, _, name in _opened(subgraph, _names(subgraph, signature))}
+    for old, new in ((cause.right, cause.left), (cause.left, cause.right)):
+        if old in automatic and old not in equal:
+            equal[old] = new
+            return True
+    return False
+
+
+def _imported(
+    read: TfliteModel,
+    entry_point: Signature,
+    dims: Mapping[str, Dim | int],
+    constants: Mapping[str, npt.ArrayLike],
+    equal: Mapping[DimLike, DimLike],
+) -> Graph:
     subgraph = read.subgraphs[entry_point.subgraph]
     importer = GraphImporter(read)
-    inputs = _inputs(importer, subgraph, entry_point, dims or {}, constants or {})
+    inputs = _inputs(importer, subgraph, entry_point, dims, constants, equal)
     results = importer.run(subgraph.index, inputs)
     if importer.problems:
         raise joined(importer.problems)
@@ -82,12 +114,13 @@ def _inputs(
     signature: Signature,
     given: Mapping[str, Dim | int],
     constants: Mapping[str, npt.ArrayLike],
+    equal: Mapping[DimLike, DimLike],
 ) -> list[Entry]:
-    names = {i: signature.inputs.get(i, subgraph.tensors[i].name) for i in subgraph.inputs}
+    names = _names(subgraph, signature)
     unknown = set(constants) - set(names.values())
     if unknown:
         raise ImportModelError(f"the model has no input {sorted(unknown)[0]!r} to be a constant")
-    sizes = _sizes(subgraph, names, given)
+    sizes = _sizes(subgraph, names, given, equal)
     entries: list[Entry] = []
     for i in subgraph.inputs:
         info, name = subgraph.tensors[i], names[i]
@@ -101,16 +134,35 @@ def _inputs(
     return entries
 
 
-def _sizes(
-    subgraph: Subgraph, names: Mapping[int, str], given: Mapping[str, Dim | int]
-) -> dict[int, tuple[DimLike, ...]]:
-    """The shapes of inputs: sizes that are open share a dim with the same axis of inputs of the same rank."""
-    opened = [
+def _names(subgraph: Subgraph, signature: Signature) -> dict[int, str]:
+    """The names of inputs."""
+    return {i: signature.inputs.get(i, subgraph.tensors[i].name) for i in subgraph.inputs}
+
+
+def _opened(subgraph: Subgraph, names: Mapping[int, str]) -> list[tuple[int, int, str]]:
+    """Inputs, axes and names of the sizes that the file leaves open."""
+    return [
         (i, axis, f"{names[i]}_{axis}")
         for i in subgraph.inputs
         for axis, size in enumerate(subgraph.tensors[i].signature)
         if size < 0
     ]
+
+
+def _automatic(name: str) -> DimLike:
+    """The dim of an open size about which nothing was said."""
+    return dim_expressions.symbol(Dim(_identifier(name), 1, AUTOMATIC_MAX))
+
+
+def _sizes(
+    subgraph: Subgraph,
+    names: Mapping[int, str],
+    given: Mapping[str, Dim | int],
+    equal: Mapping[DimLike, DimLike],
+) -> dict[int, tuple[DimLike, ...]]:
+    """The shapes of inputs: sizes that are open share a dim with the same axis of inputs of the same rank,
+    and with what operators have to find ``equal``."""
+    opened = _opened(subgraph, names)
     chosen: dict[str, DimLike] = {
         name: size if isinstance(size, int) else dim_expressions.symbol(size) for name, size in given.items()
     }
@@ -122,8 +174,11 @@ def _sizes(
     for i, axis, name in opened:
         key = (len(shapes[i]), axis)
         if name not in chosen and key not in shared:
-            shared[key] = dim_expressions.symbol(Dim(_identifier(name), 1, AUTOMATIC_MAX))
-        shapes[i][axis] = chosen[name] if name in chosen else shared[key]
+            shared[key] = _automatic(name)
+        size = chosen[name] if name in chosen else shared[key]
+        while size in equal:
+            size = equal[size]
+        shapes[i][axis] = size
     unknown = set(given) - {name for _, _, name in opened}
     if unknown:
         have = ", ".join(name for _, _, name in opened) or "none"

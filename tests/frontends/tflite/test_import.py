@@ -330,6 +330,23 @@ def test_several_inputs_share_open_sizes_of_an_axis_unless_told_otherwise() -> N
     assert [str(v.type) for v in graph.inputs] == ["3x4xf32", "3x4xf32", "[rest]x5xf32"]
 
 
+def test_open_sizes_that_operators_find_equal_are_one() -> None:
+    w = Writer()
+    a, b, c = (w.input(shape, signature=(-1, *shape[1:])) for shape in ((1, 4), (1, 1, 4), (1, 1, 1, 4)))
+    y, z = w.tensor((1, 4), signature=(-1, 4)), w.tensor((1, 1, 1, 4), signature=(-1, 1, 1, 4))
+    flat = w.tensor((1, 4), signature=(-1, 4))
+    w.op("RESHAPE", [b, w.constant(np.array([-1, 4], np.int32))], [flat])
+    w.op("ADD", [a, flat], [y])
+    w.op("CONCATENATION", [c, c], [z], axis=1)
+    w.outputs(y, z)
+    graph = import_tflite(w.bytes())
+    assert [str(v.type.shape[0]) for v in graph.inputs] == ["x0_0", "x0_0", "x2_0"]
+    graph = import_tflite(w.bytes(), dims={"x1_0": Dim("rows", 1, 9)})
+    assert [str(v.type.shape[0]) for v in graph.inputs] == ["rows", "rows", "x2_0"]
+    with pytest.raises(ImportModelError, match="sizes 3 and rows must be equal"):
+        import_tflite(w.bytes(), dims={"x0_0": 3, "x1_0": Dim("rows", 1, 9)})
+
+
 def test_an_operand_that_decides_a_shape_can_be_given() -> None:
     w = Writer()
     x, axes = w.input((2, 3)), w.input((1,), "int32", name="axes")
