@@ -127,6 +127,9 @@ class Backend(abc.ABC):
         """The regions of a canonical graph that a target can run as one step each, and why other ops are in
         none; None, the default, for a device that takes dispatches alone.
 
+        ``target.memory`` are the bytes that a model may take of the device's memory: where regions have more
+        constants in all, smaller ones can take turns there (`mansard.regions.partition.Limits`).
+
         Regions are disjoint, and convex: no path between two ops of one leads through ops outside. Placement
         puts a region on the device as a whole, or all of its dispatches elsewhere.
         """

@@ -54,6 +54,9 @@ class KernelTarget:
     loop_iterations: int | None = None
     """Loop iterations of one invocation, all loops together, after which the driver ends its loops; None: no
     limit."""
+    memory: int | None = None
+    """Bytes of the device's memory that a model may take, where regions of a graph are asked for; None: not
+    known, or the host's."""
 
     @property
     def is_gpu(self) -> bool:

@@ -19,7 +19,9 @@ from mansard.cache import Folder
 from mansard.codegen.backend import Backend, CompiledDispatch
 from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.parameters import Parameters
+from mansard.dims import representative
 from mansard.errors import CodegenError, WorkerError, WorkerUnavailableError
+from mansard.hal.device import HOST_DEVICE
 from mansard.hal.program import Program, Tensor
 from mansard.ir.dispatch import Dispatch
 from mansard.ir.graph import Graph
@@ -32,6 +34,7 @@ from mansard.regions.onnx import write_onnx
 from mansard.regions.partition import Limits, partition, refusals, units
 from mansard.regions.raising import raise_graph
 from mansard.regions.work import region_seconds
+from mansard.targets.profile import default_profile
 
 _ROUNDS = 20
 """How often a graph is partitioned anew without what the toolchain refused."""
@@ -63,8 +66,27 @@ class RegionBackend(Backend):
         in a process of its own."""
 
     def limits(self, target: KernelTarget) -> Limits:
-        """What a region may hold: by default as much as there is, with a product in it."""
-        return Limits()
+        """What a region may hold: by default as much as there is, with a product in it or worth its handoff
+        without, in parts where the device's memory does not hold all regions."""
+        return Limits(memory=target.memory, worth=lambda region: self.not_worth(region, target))
+
+    def not_worth(self, region: Graph, target: KernelTarget) -> str | None:
+        """Why a region without a product is not worth handing over to the device and back: a CPU of the
+        shipped profile is not slower. None where it is; then placement compares it with the devices there
+        are."""
+        profile, cpu = self.profile(target.name, None), default_profile(HOST_DEVICE)
+        moved = sum(representative(value.type.bytes) for value in (*region.inputs, *region.outputs))
+        raised = raise_graph(region).graph
+        here = region_seconds(raised, profile, self.float_type(target)) + 2 * profile.link.handoff_seconds
+        if not profile.unified:
+            here += 2 * profile.link.copy_seconds + moved / profile.link.bytes_per_second
+        there = region_seconds(raised, cpu)
+        if here < there:
+            return None
+        return (
+            f"it has no product, and takes {1e6 * here:.3g} us with the handoffs to {self.toolchain}'s "
+            f"device and back, on a CPU {1e6 * there:.3g}"
+        )
 
     def float_type(self, target: KernelTarget) -> str:
         """The type in which a device computes what is f32; empty: in that."""

@@ -72,8 +72,8 @@ def _call(backend: Backend, what: str, function: Callable[[], _Result]) -> _Resu
 
 
 def _partition(graph: Graph, target: CompileTarget) -> Partition | None:
-    backend = target.backend
-    partition = _call(backend, "partition the graph", lambda: backend.partition(graph, target.kernel))
+    backend, kernel = target.backend, dataclasses.replace(target.kernel, memory=target.memory)
+    partition = _call(backend, "partition the graph", lambda: backend.partition(graph, kernel))
     if partition is not None and (problem := _invalid(graph, partition)):
         raise CompileError(f"backend {backend.name!r}: {problem}")
     return partition

@@ -37,6 +37,8 @@ class CompileTarget:
     """Lesser targets of the same driver for which there are kernels too; the best first."""
     largest_buffer: int | None = None
     """Bytes of one buffer; larger weights are split over several. None: as much as there is memory."""
+    memory: int | None = None
+    """Bytes that a model may take of its memory, by the placement's options or the device's own."""
 
 
 @functools.cache
@@ -71,7 +73,8 @@ def resolve_targets(texts: Sequence[str], placement: PlacementOptions) -> list[C
         raise CompileError(f"only one target may have variants: join {' and '.join(several)} with a comma")
     if placement.fallback == HOST_DEVICE and not any(t.driver == HOST_DEVICE for t in targets):
         targets.append(_target(HOST_DEVICE, fallback=True))
-    return targets
+    memory = dict(placement.memory)
+    return [dataclasses.replace(t, memory=memory.get(t.name, t.slot.memory)) for t in targets]
 
 
 def _target(text: str, *, fallback: bool) -> CompileTarget:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from mansard.ir.dispatch import is_contraction
 from mansard.ir.graph import Graph
 from mansard.ir.ops import Op, Reshape
-from mansard.ir.region import Partition, Region
+from mansard.ir.region import Partition, Region, extract
 from mansard.ir.types import Value
 from mansard.regions.named.builder import VIEWS
 from mansard.regions.named.graph import NamedGraph
@@ -45,7 +45,10 @@ class Limits:
     `PARTS`-th of it, as far as its ops can be divided: then some stay in the memory while others take turns
     there (`mansard.placement.swapping`), or are left to other devices. None: there is enough."""
     products: bool = True
-    """Whether regions without a product (a matrix product or convolution) are left to other devices."""
+    """Whether regions without a product (a matrix product or convolution) are left to other devices ..."""
+    worth: Callable[[Graph], str | None] | None = None
+    """... but for those, as graphs of their own, of which this says no reason against them: what their
+    handoff costs beside what they save."""
 
 
 def partition_raised(
@@ -104,10 +107,13 @@ def partition(
         preferred = min(limits.memory // PARTS, preferred or limits.memory)
     for ops in whole:
         for part in _cut(graph, ops, unit_of, limits.constants, preferred, reasons):
+            reason = None
             if limits.products and not any(is_contraction(op) for op in part):
-                reasons |= dict.fromkeys(part, NO_PRODUCT)
-            else:
+                reason = limits.worth(extract(graph, part, "region")) if limits.worth else NO_PRODUCT
+            if reason is None:
                 regions.append(Region(frozenset(part)))
+            else:
+                reasons |= dict.fromkeys(part, reason)
     return Partition(tuple(regions), reasons)
 
 

@@ -14,7 +14,7 @@ from mansard.ir import Constant, GraphBuilder
 from mansard.ir.dispatch import is_contraction
 from mansard.ir.region import extract
 from mansard.regions.named import Elementwise
-from mansard.targets.profile import default_profile
+from mansard.targets.profile import DeviceProfile, LinkProfile, default_profile
 from mansard.testing.graphs import F32, matmul, unary
 
 TARGET = KernelTarget("tool:chip")
@@ -136,3 +136,23 @@ def test_a_regions_bytes_are_those_of_its_code():
     part = extract(graph, region.ops, "region")
     assert tool.region_bytes(part, TARGET) == len(tool.compile_region(part, TARGET))
     assert len(tool.compiled) == 1
+
+
+@pytest.mark.parametrize(("rows", "worth"), [(64, False), (1 << 16, True)])
+def test_a_region_without_a_product_is_taken_where_it_is_worth_its_handoffs(no_cache, rows, worth):
+    """By what it costs with the handoffs there and back, beside a CPU: large maps are, small ones are not."""
+
+    class Fast(Tool):
+        def profile(self, text, device):
+            link = LinkProfile(1e11, 1e-4)
+            return DeviceProfile("fast", 1e12, 1e12, 0, {"f32": 1e13}, 1e-5, link, unified=True, vector=1e12)
+
+    b = GraphBuilder()
+    graph = b.build([unary(b, "tanh", b.input("x", (rows, 256), F32))])
+    found = Fast().partition(graph, TARGET)
+    assert bool(found.regions) is worth
+    if not worth:
+        (reason,) = found.reasons.values()
+        assert reason.startswith("it has no product, and takes 210 us with the handoffs to the tool's device")
+    # One with a product is offered whatever it costs: placement knows the devices there are.
+    assert len(Fast().partition(layers("tanh"), TARGET).regions) == 1

@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+from mansard.codegen.kernel_target import KernelTarget
 from mansard.compiler.regions import partition_graph
 from mansard.ir import GraphBuilder
 from mansard.ir.region import Partition, Region
@@ -31,7 +32,9 @@ class Backend:
 
 
 def partitions(graph, *backends):
-    targets = [SimpleNamespace(name=b.name, backend=b, kernel=None) for b in backends]
+    targets = [
+        SimpleNamespace(name=b.name, backend=b, kernel=KernelTarget(b.name), memory=None) for b in backends
+    ]
     partitions_by_device = partition_graph(graph, targets)
     return {
         name: [{op.body.op for op in region.ops} for region in partition.regions]

@@ -57,7 +57,7 @@ class GraphNpuBackend(Backend):
         """The largest regions of ops that it takes; those without a product are not worth a step, and
         those with more constants than there is memory are cut."""
         refused = {op: reason for op in graph.ops if (reason := _refusal(op)) is not None}
-        return partition(graph, refused, Limits(DRIVER.memory, DRIVER.memory))
+        return partition(graph, refused, Limits(DRIVER.memory, target.memory or DRIVER.memory))
 
     def estimate_region(self, region: Graph, target: KernelTarget) -> float:
         """Its operations at full rate: inside a region nothing waits for memory."""

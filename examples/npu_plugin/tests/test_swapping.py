@@ -49,7 +49,9 @@ def compiled(monkeypatch):
     """The network for an NPU with a quarter of the memory, a run of a layer in ``run`` seconds and a link of
     ``link`` bytes per second."""
 
-    def compile_for(link, run=1e-7, memory=WEIGHTS // 4, **options):
+    def compile_for(link, run=1e-7, memory=WEIGHTS // 4, limit=None, **options):
+        if limit is not None:
+            options["memory"] = (("gnpu", limit),)
         profile = dataclasses.replace(
             BACKEND.profile("gnpu", None), link=LinkProfile(link, 1e-6), launch=1e-7
         )
@@ -133,6 +135,13 @@ def test_an_npu_that_must_takes_everything(compiled, device):
     with model_of(built, device) as model:
         check(model)
         assert device.peak_memory <= WEIGHTS // 4
+
+
+def test_a_limit_of_the_user_cuts_regions_as_the_devices_own_does(compiled):
+    built = compiled(1e12, memory=WEIGHTS, limit=WEIGHTS // 4)
+    runs = program(built.plan)
+    assert len(steps(built.plan, DispatchStep)) > len(runs.swapped) >= LAYERS - 4
+    assert runs.area_bytes == 2 * LAYER
 
 
 def test_loads_overlap_with_runs_and_wait_for_what_they_replace(compiled, device):

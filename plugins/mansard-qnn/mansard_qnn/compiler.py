@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from mansard.codegen.kernel_target import KernelTarget
@@ -79,7 +80,8 @@ class QnnBackend(OnnxRegionBackend):
     def limits(self, target: KernelTarget) -> Limits:
         """A region's weights have to fit the address range of a session."""
         memory = load_soc(PROFILE).memory["npu"]
-        return Limits(constants=memory, memory=memory)
+        limits = super().limits(target)
+        return replace(limits, constants=memory, memory=min(memory, target.memory or memory))
 
     def float_type(self, target: KernelTarget) -> str:
         """Floats are computed in f16."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 
 from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.region_backend import OnnxRefusal, OnnxRegionBackend
@@ -49,7 +50,8 @@ class RknnBackend(OnnxRegionBackend):
     def limits(self, target: KernelTarget) -> Limits:
         """A region's weights have to fit the NPU's addresses of 32 bits."""
         memory = load_soc(PROFILE).memory["npu"]
-        return Limits(constants=memory, memory=memory)
+        limits = super().limits(target)
+        return replace(limits, constants=memory, memory=min(memory, target.memory or memory))
 
     def float_type(self, target: KernelTarget) -> str:
         """Floats are computed in f16."""
