@@ -11,16 +11,21 @@ from support.paths import ROOT
 from mansard.errors import ExecutionError, TargetMismatchError
 from mansard.hal import (
     BufferRef,
+    Device,
     DeviceInfo,
     DispatchCommand,
     EntryPoint,
     ExecutableSpec,
+    LoadCommand,
     Point,
+    QueueKind,
     Semaphore,
     Submission,
 )
 from mansard.hal.program import Program, Tensor
 from mansard.hal.worker_device import WorkerDevice
+from mansard.testing import Adapter, SwapTests
+from mansard.testing.worker_kernels import worker_kernel
 from mansard.workers import Environment, problem
 
 
@@ -83,3 +88,40 @@ def test_an_environment_that_lacks_something_says_so(tmp_path):
     text = problem(Environment(sys.executable, (), ("no-such-vendor==1.0",)), "toy")
     assert text == f"toy: {sys.executable} lacks no-such-vendor==1.0 (not installed)"
     assert "cannot be run" in problem(Environment(str(tmp_path / "python")), "toy")
+
+
+class KernelsAdapter(Adapter):
+    """The suite's kernels in a worker."""
+
+    def open(self) -> Device:
+        info = DeviceInfo("toy", 0, "toy", "toy", kind="emulated")
+        return WorkerDevice(
+            info, "mansard.testing.worker_kernels", Environment(), code_format="toy", limit=20.0
+        )
+
+    def spec(self, name: str) -> ExecutableSpec:
+        program = worker_kernel(name)
+        bindings = len(program.inputs) + len(program.outputs)
+        entry = EntryPoint(name, bindings, len(program.parameters))
+        return ExecutableSpec("toy", "toy", program.encode(), (entry,))
+
+    def grid(self, name: str, count: int) -> tuple[int, int, int]:
+        return (1, 1, 1)
+
+
+class TestSwapping(SwapTests):
+    adapter = KernelsAdapter()
+
+
+def test_a_load_is_made_in_the_worker_before_the_run(device):
+    """And a program that does not load fails the load, not what runs behind it."""
+    area = device.program_area(1 << 12)
+    good, bad = (device.load_swapped(spec(code), area) for code in (b"3", b"what"))
+    loads = [device.record([LoadCommand(each)], queue=QueueKind.LOAD) for each in (good, bad)]
+    points = [Point(Semaphore(name), 1) for name in ("good", "bad")]
+    device.submit([Submission(load, (), (point,)) for load, point in zip(loads, points, strict=True)])
+    points[0].wait(20)
+    assert good.loaded is not None and good.loaded.remote._child is not None
+    with pytest.raises(ExecutionError, match="toy: load raised ValueError: invalid literal for int"):
+        points[1].wait(20)
+    assert bad.loaded is None and area.used == good.size

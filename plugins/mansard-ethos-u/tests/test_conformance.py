@@ -9,7 +9,7 @@ from mansard_ethos_u.device import DRIVER, EthosUDevice
 from mansard_ethos_u.files import FORMAT
 
 from mansard.hal import Device, EntryPoint, ExecutableSpec
-from mansard.testing import Adapter, Conformance
+from mansard.testing import Adapter, Conformance, SwapTests
 from mansard.testing.worker_kernels import worker_kernel
 from mansard.workers import Environment
 
@@ -38,5 +38,5 @@ class EthosUAdapter(Adapter):
         return (1, 1, 1)
 
 
-class TestEthosU(Conformance):
+class TestEthosU(Conformance, SwapTests):
     adapter = EthosUAdapter()

@@ -6,7 +6,7 @@ from mansard_openvino.device import DRIVER
 from mansard_openvino.vendor import FORMAT
 
 from mansard.hal import Device, EntryPoint, ExecutableSpec
-from mansard.testing import Adapter, Conformance
+from mansard.testing import Adapter, Conformance, SwapTests
 from mansard.testing.onnx_kernels import onnx_kernel
 
 
@@ -24,5 +24,5 @@ class OpenvinoAdapter(Adapter):
         return (1, 1, 1)
 
 
-class TestOpenvino(Conformance):
+class TestOpenvino(Conformance, SwapTests):
     adapter = OpenvinoAdapter()

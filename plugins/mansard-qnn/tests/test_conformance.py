@@ -7,7 +7,7 @@ from mansard_qnn.device import DRIVER
 from mansard_qnn.vendor import FORMAT
 
 from mansard.hal import Device, EntryPoint, ExecutableSpec
-from mansard.testing import Adapter, Conformance
+from mansard.testing import Adapter, Conformance, SwapTests
 from mansard.testing.onnx_kernels import onnx_kernel
 
 
@@ -25,5 +25,5 @@ class QnnAdapter(Adapter):
         return (1, 1, 1)
 
 
-class TestQnn(Conformance):
+class TestQnn(Conformance, SwapTests):
     adapter = QnnAdapter()

@@ -9,7 +9,7 @@ from mansard_rknn.device import DRIVER
 
 from mansard.hal import Device, EntryPoint, ExecutableSpec
 from mansard.hal.worker_device import WorkerDevice
-from mansard.testing import Adapter, Conformance
+from mansard.testing import Adapter, Conformance, SwapTests
 from mansard.testing.worker_kernels import worker_kernel
 from mansard.workers import Environment
 
@@ -37,5 +37,5 @@ class RknnAdapter(Adapter):
         return (1, 1, 1)
 
 
-class TestRknn(Conformance):
+class TestRknn(Conformance, SwapTests):
     adapter = RknnAdapter()
