@@ -161,13 +161,16 @@ class _Selector:
         return value
 
     def _end(self, value: Value) -> Value:
-        """The last value of a chain of affine steps and clamps that nothing else reads."""
+        """The last value of a chain of affine steps and clamps, with reshapes between, that are read once."""
+        end = value
         while value not in self.live and len(users := self.users.get(value, [])) == 1:
             op = users[0]
-            if not isinstance(op, Generic) or not self._follows(op, value):
+            if isinstance(op, Generic) and self._follows(op, value):
+                end = op.output
+            elif not isinstance(op, Reshape):
                 break
             value = op.output
-        return value
+        return end
 
     def _follows(self, op: Generic, value: Value) -> bool:
         """Whether an op applies constants to each element of a value."""
@@ -185,16 +188,18 @@ class _Selector:
         return True
 
     def _between(self, layers: Sequence[Layer], inputs: Sequence[Value]) -> Iterator[Value]:
-        """Results of layers, and of what NPUs compute on integers between them, in order."""
+        """Results of layers, of what NPUs compute on integers between them, and what that reads, in order."""
         ends = {layer.output for layer in layers}
         whole = ends | set(inputs)
         for op in self.graph.ops:
             for value in op.outputs:
-                if value not in whole and self._joins(op, whole):
+                if value not in ends and self._joins(op, whole):
                     end = self._end(value)
                     whole.add(end)
                     ends.add(end)
-        return (v for op in self.graph.ops for v in op.outputs if v in ends)
+                    ends.update(self.root(v) for v in op.inputs if v not in self.graph.constants)
+        values = (*self.graph.inputs, *(v for op in self.graph.ops for v in op.outputs))
+        return (v for v in values if v in ends)
 
     def _joins(self, op: Op, whole: set[Value]) -> bool:
         """Whether an op adds, multiplies, averages or joins quantised values."""

@@ -19,6 +19,7 @@ from mansard.passes.pipeline import quantisable_steps
 from mansard.quantisation.calibration import Calls, Runner, rows
 from mansard.quantisation.errors import Distances
 from mansard.quantisation.layers import Layer, Point, operations, parallel_axes, select
+from mansard.quantisation.norms import normalised
 from mansard.quantisation.options import StaticOptions
 from mansard.quantisation.parameters import Parameters, Weight, quantised_weight
 from mansard.quantisation.ranges import Observer
@@ -72,7 +73,8 @@ class _Quantiser:
         return [*(x.output for x in self.selection.layers), *(x.op.output for x in self.selection.left)]
 
     def _observe(self, runner: Runner) -> dict[Value, Observer]:
-        observers = {p.value: Observer() for p in self.selection.points}
+        rows = normalised(self.graph)
+        observers = {p.value: Observer(rows=p.value in rows) for p in self.selection.points}
         for number, call in enumerate(self.calls):
             self.progress("calibrate", number, len(self.calls))
             _, values = runner.run(call)

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from quantisation.networks import Encoder, Images, layers
+from quantisation.networks import Encoder, Images, Residuals, layers
 
 import mansard
 from mansard import CompileError, Dim, InputError
@@ -55,6 +55,22 @@ def test_values_between_layers_are_bytes(quantised):
     dispatches = mansard.lower(quantised, target="cpu").dispatches
     images = [v for d in dispatches for v in d.outputs if v.type.rank > 2]
     assert images and {v.type.dtype for v in images} == {DType.U8}
+
+
+def sums(graph):
+    """The element types of both operands of each sum of two computed values."""
+    pairs = [[v.type.dtype for v in op.inputs if v not in graph.constants] for op in graph.ops]
+    elementwise = [isinstance(op, Generic) and op.combiner is None for op in graph.ops]
+    return [pair for pair, plain in zip(pairs, elementwise, strict=True) if plain and len(pair) == 2]
+
+
+def test_sums_that_sums_read_are_bytes():
+    torch.manual_seed(0)
+    module, calls = Residuals().eval(), [torch.randn(1, 4, 6, 6) for _ in range(4)]
+    result = mansard.quantize(module, calls)
+    assert sums(result.graph) == [[DType.U8, DType.U8]] * 4 and result.report.error < 0.05
+    products = mansard.quantize(module, calls, "int8-products")
+    assert sums(products.graph) == [[DType.F32, DType.F32]] * 4
 
 
 def test_kernels_give_what_the_graph_says(quantised, compiled):
@@ -129,6 +145,31 @@ def test_norms_and_activations_stay_float(encoder):
     readers = result.graph.users()
     norms = [op.output for op in means if op.output.type.shape[-1] == 1]
     assert norms and all(r.output.type.dtype is DType.F32 for v in norms for r in readers[v])
+
+
+def test_sums_before_norms_read_bytes(encoder):
+    module, calls = encoder
+    result = mansard.quantize(module, calls)
+    assert sums(result.graph).count([DType.U8, DType.U8]) == 2  # the residuals
+
+
+def test_a_token_of_outliers_leaves_steps_for_the_others():
+    torch.manual_seed(2)
+    module = Encoder().eval()
+    with torch.no_grad():
+        module.layer.linear2.weight[3] = 0.0
+        module.layer.linear2.weight[3, 0], module.layer.linear2.bias[3] = 60.0, 0.0
+        module.layer.linear1.bias[0] = -6.0
+        module.layer.linear1.weight[0] = 0.0
+        module.layer.linear1.weight[0, 0] = 5.0
+    calls = [torch.randn(1, 16, 16) for _ in range(4)]
+    for x in calls:
+        x[:, 0, 0] = 12.0
+    others = {}
+    for ranges in ("minmax", "mse"):
+        model = mansard.compile(mansard.quantize(module, calls, ranges=ranges), devices="cpu")
+        others[ranges] = distance(model(calls[0])[:, 1:], module(calls[0]).detach()[:, 1:])
+    assert others["mse"] < others["minmax"] / 2
 
 
 def test_attention_around_zero(encoder):
