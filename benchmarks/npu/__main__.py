@@ -3,6 +3,7 @@
 
     make plugins-test PLUGINS=qnn                               # its environment
     build/plugins/qnn/bin/python -m benchmarks.npu [--network mobilenet_v2] [--markdown FILE] [--json FILE]
+                                                   [--three-devices FILE]   # see benchmarks.npu.three_devices
 
 A row tells how many regions a network has and the part of its multiply-adds that is in them, what is left
 to other devices, how far the answers are from Qualcomm's of the whole model, in steps of the output's 8 bits,
@@ -19,21 +20,24 @@ import platform
 import subprocess
 import sys
 import time
-from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.npu import ethos_u
+from benchmarks.npu import ethos_u, three_devices
 from benchmarks.npu.networks import NAMES
 
 if TYPE_CHECKING:
     from mansard.codegen.kernel_target import KernelTarget
+    from mansard.plan.plan import Decision
     from mansard.regions.named import NamedGraph
 
 INPUTS = 2
 """How many inputs of those that a network was calibrated with are compared."""
+SHOWN = 3
+"""How many dispatches that are left to other devices are named for each reason."""
 EMULATOR_SECONDS = 3600.0
 """Time limit of a network's run: that of a whole transformer takes the emulator minutes on a busy machine."""
 
@@ -80,13 +84,22 @@ def measure(name: str, target: str) -> dict[str, Any]:
         "network": name,
         "regions": len(inside),
         "share": sum(products[d.dispatch] for d in inside) / sum(products.values()),
-        "others": Counter(str(d.costs[target]) for d in decisions if d.device != target),
+        "others": _elsewhere(decisions, target),
         "compile_s": seconds,
         "steps": max(steps),
         "error": max(errors),
         "top1": float(np.mean(same)),
         "report": _report(model.report),
     }
+
+
+def _elsewhere(decisions: Sequence[Decision], target: str) -> dict[str, list[str]]:
+    """The dispatches on other devices, by the reason for it."""
+    others: dict[str, list[str]] = {}
+    for decision in decisions:
+        if decision.device != target:
+            others.setdefault(str(decision.costs[target]), []).append(decision.dispatch)
+    return others
 
 
 def _whole(target: KernelTarget) -> dict[str, str]:
@@ -147,7 +160,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         "    build/plugins/qnn/bin/python -m benchmarks.npu --markdown benchmarks/results/MACHINE/npu.md",
         "",
         '`mansard.quantize(network, inputs, scheme="int8")` of seeded networks whose heads are fitted to',
-        "textures (benchmarks/npu/fitted.py); MiniLM's weights are random. *Steps* is the",
+        "textures (benchmarks/npu/fitted.py); MiniLM is all-MiniLM-L6-v2 on text. *Steps* is the",
         "largest difference from Qualcomm's run of the whole network as one ONNX model, in steps of the",
         "output's 8 bits. *Error* is the relative L2 distance from the float network: of the answers on the",
         "NPU, of those that `mansard.quantize` reports, and of single layers with all before them quantised",
@@ -173,7 +186,10 @@ def table(rows: list[dict[str, Any]]) -> str:
             f"{row['compile_s']:.0f}",
         ]
         lines.append(f"| {' | '.join(map(str, cells))} |")
-        left = "; ".join(f"{count} x {reason}" for reason, count in row["others"].items())
+        left = "; ".join(
+            f"{', '.join(names[:SHOWN])}{' …' if len(names) > SHOWN else ''} ({reason})"
+            for reason, names in row["others"].items()
+        )
         worst = ", ".join(f"{name} {error:.3f}" for name, error in report["worst"])
         notes.append(
             f"- {row['network']}: elsewhere: {left or 'nothing'}. Largest errors of layers: {worst}."
@@ -188,6 +204,7 @@ def main() -> None:
     parser.add_argument("--device", choices=("qnn", "ethos-u"), default="qnn", help="whose NPU")
     parser.add_argument("--target", help="of the device: another than qnn and ethos-u:u85-256")
     parser.add_argument("--child", help=argparse.SUPPRESS)
+    parser.add_argument("--three-devices", type=Path, metavar="FILE", help="also a model of three devices")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--markdown", type=Path)
     chosen = parser.parse_args()
@@ -202,6 +219,8 @@ def main() -> None:
         runs = [(name, chosen.target or "qnn") for name in chosen.network or NAMES]
     rows = [_in_child(name, target, chosen.device) for name, target in runs]
     text = (ethos_u.table if ethos else table)(rows)
+    if chosen.three_devices:
+        text += "\n" + three_devices.section(three_devices.measure(chosen.three_devices))
     print(text)
     if chosen.json:
         chosen.json.write_text(json.dumps(rows, indent=1))

@@ -31,6 +31,7 @@ from mansard.hal.threaded import Bytes, ThreadedDevice
 from mansard.placement.plan_workload import replay
 from mansard.placement.simulate_requests import SimulatedRequests, simulate_requests
 from mansard.plan.plan import DeviceProgram, Plan
+from mansard.runtime.profiling.intervals import Span, intersection, total_length
 from mansard.targets.socs import Soc, load_soc
 
 SLOWER = 50.0
@@ -136,6 +137,11 @@ def data(result: Clocked) -> dict[str, Any]:
         "bound_ms": 1e3 * predicted.bound,
         "predicted_ms": 1e3 * predicted.seconds,
         "predicted_efficiency": predicted.efficiency,
+        "predicted_busy": {
+            name: seconds / predicted.seconds
+            for name, seconds in zip(measured.busy, predicted.busy, strict=True)
+        },
+        "predicted_all_busy_ms": _all_busy_ms(predicted),
         "measured_ms": measured.measured_ms / result.slower,
         "efficiency": measured.efficiency,
         "lockstep_ms": measured.lockstep_ms / result.slower,
@@ -144,6 +150,14 @@ def data(result: Clocked) -> dict[str, Any]:
         "all_busy_ms": measured.all_busy_ms / result.slower,
         "overruns": measured.overruns,
     }
+
+
+def _all_busy_ms(run: SimulatedRequests) -> float:
+    """How long all devices with work have some at once."""
+    spans: dict[int, list[Span]] = {}
+    for span in run.spans:
+        spans.setdefault(span.device, []).append((round(1e9 * span.start), round(1e9 * span.end)))
+    return total_length(intersection(list(spans.values()))) / 1e6
 
 
 def line(row: Mapping[str, Any]) -> str:
