@@ -92,6 +92,8 @@ def simulate(
         }
         if place:
             result["best"] = best(plan, problem)
+        if place and requests > 1:
+            result["best"]["requests"] = best_pipeline(plan, problem, requests, in_flight or 4)
         if requests > 1 or trace is not None:
             many = requests_in_flight(plan, problem, labels, requests, in_flight or 4)
             result["requests"] = many.figures
@@ -196,6 +198,16 @@ def device_rows(
     return rows
 
 
+def best_pipeline(plan: Plan, problem: PlacementProblem, requests: int, in_flight: int) -> dict[str, Any]:
+    """The best placement found for requests in flight: their figures, and dispatches by device."""
+    from mansard.placement.search.choose import choose
+
+    labels = choose(problem, "throughput", 5.0).labels
+    run = requests_in_flight(plan, problem, labels, requests, in_flight)
+    on = {device.name: labels.count(number) for number, device in enumerate(plan.devices)}
+    return {**run.figures, "dispatches": on}
+
+
 def best(plan: Plan, problem: PlacementProblem) -> dict[str, Any]:
     """The best placement found for the chip: predicted latency, its lower bound, dispatches by device."""
     from mansard.placement.search.choose import choose
@@ -289,6 +301,10 @@ def lines(result: Mapping[str, Any]) -> list[str]:
             f"best placement found there: {milliseconds(best['latency_ms'])} ({spread}; "
             f"none is below {milliseconds(best['bound_ms'])})"
         )
+        if "requests" in best:
+            spread = ", ".join(f"{count} on {name}" for name, count in best["requests"]["dispatches"].items())
+            shown.append(f"best placement found there for requests in flight ({spread}):")
+            shown += request_lines(best["requests"])
     return shown
 
 

@@ -339,7 +339,13 @@ def test_simulate_requests_in_flight(files, tmp_path):
     assert together / 1e3 == pytest.approx(many["all_busy_ms"]) and together > 0
     assert {e["args"]["request"] for e in events if "request" in e.get("args", {})} == set(range(8))
 
-    shown = invoke(*arguments)
+    placed = json.loads(invoke(*arguments, "--place", "--json").stdout)["best"]["requests"]
+    assert placed["per_second"] >= many["per_second"] and sum(placed["dispatches"].values()) == sum(
+        r["dispatches"] for r in result["devices"]
+    )
+
+    shown = invoke(*arguments, "--place")
+    assert "best placement found there for requests in flight" in shown.stdout
     assert "8 requests, 3 in flight" in shown.stdout and "overlap efficiency" in shown.stdout
     refused = invoke(*arguments, "--trace", tmp_path / "missing" / "trace.json")
     assert refused.exit_code == 2 and "cannot be written" in refused.stderr
