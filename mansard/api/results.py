@@ -39,7 +39,7 @@ Build = Callable[[Sequence[Array], bool], Any]
 def result_builder(structure: Structure | None) -> Build:
     """What gives a call's arrays the structure of the model's result: without one a single array as it is,
     and several as a tuple."""
-    if structure is None or (structure.kind == "tensor" and structure.number == 0):
+    if structure is None or (structure.kind == "tensor" and structure.number == 0 and not structure.sizes):
         return _flat
 
     def build(arrays: Sequence[Array], torch: bool) -> Any:
@@ -56,7 +56,7 @@ def _flat(arrays: Sequence[Array], torch: bool) -> Any:
 def _build(structure: Structure, values: Sequence[Any], torch: bool) -> Any:
     kind = structure.kind
     if kind == "tensor":
-        return values[structure.number]
+        return _sized(values[structure.number], structure, values)
     if kind == "number":
         return values[structure.number].item()
     if kind == "constant":
@@ -71,6 +71,14 @@ def _build(structure: Structure, values: Sequence[Any], torch: bool) -> Any:
     if kind == "record":
         return _record(structure, parts)
     return _object(structure, parts, torch)
+
+
+def _sized(value: Any, structure: Structure, values: Sequence[Any]) -> Any:
+    """The part of an output that has elements: its other sizes are among the outputs."""
+    if not structure.sizes:
+        return value
+    counts = {axis: int(values[number].item()) for axis, number in structure.sizes}
+    return value[tuple(slice(counts.get(axis)) for axis in range(len(value.shape)))]
 
 
 def _record(structure: Structure, parts: Sequence[Any]) -> Any:

@@ -37,6 +37,9 @@ class Structure:
       tuple, a dataclass, or a mapping with attributes such as those of ``transformers``;
     - ``object``: an instance of another class that the framework can take apart, into ``children`` and a
       ``value`` of plain data (JSON text).
+
+    A tensor whose size depends on the content of inputs is the first part of an output: ``sizes`` has the
+    axes with the numbers of the outputs (of rank 0) that are its size along them.
     """
 
     kind: str
@@ -45,6 +48,7 @@ class Structure:
     keys: tuple[str, ...] = ()
     children: tuple[Structure, ...] = ()
     type: str = ""
+    sizes: tuple[tuple[int, int], ...] = ()
 
     def leaves(self) -> Iterator[Structure]:
         """The tensors and numbers in it, in order."""
@@ -116,7 +120,11 @@ class Interface:
         taken = sorted(leaf.number for structure in structures for leaf in structure.leaves())
         if taken != list(range(inputs)):
             return f"parameters hold the inputs {taken[:8]}, not each of {inputs} once"
-        if any(not 0 <= leaf.number < outputs for leaf in self.result.leaves()):
+        if any(
+            not 0 <= number < outputs
+            for leaf in self.result.leaves()
+            for number in (leaf.number, *(n for _, n in leaf.sizes))
+        ):
             return f"the result holds an output beyond the {outputs} that there are"
         try:
             self.signature()

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree
 
 from mansard.errors import ImportModelError, MansardError, UnsupportedOpError
@@ -146,7 +147,10 @@ def _reason(error: Exception) -> str:
     text = str(error)
     place = re.search(r'(File "[^"]+", line \d+, in \w+)\n *(.*)', text.partition("raised this error")[2])
     where = f" ({place.group(1)}: {place.group(2)})" if place else ""
-    return f"{type(error).__name__}: {text.strip().split(chr(10) * 2)[0]}{where}"
+    advice = ""
+    if isinstance(error, GuardOnDataDependentSymNode):
+        advice = "; what the model takes for granted of such a number can be stated: torch._check(n > 0)"
+    return f"{type(error).__name__}: {text.strip().split(chr(10) * 2)[0]}{where}{advice}"
 
 
 def _expanded(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:

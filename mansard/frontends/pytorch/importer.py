@@ -11,8 +11,9 @@ from mansard.arguments import names, shown
 from mansard.errors import ImportModelError, UnsupportedOpError
 from mansard.frontends.linalg.module import import_linalg
 from mansard.frontends.mlir_worker.pool import warm
+from mansard.frontends.pytorch.bounded.program import bound_sizes
 from mansard.frontends.pytorch.buffer_aliases import merge_aliases
-from mansard.frontends.pytorch.calls.interface import interface_of
+from mansard.frontends.pytorch.calls.interface import interface_of, with_lengths
 from mansard.frontends.pytorch.calls.signature import read_signature
 from mansard.frontends.pytorch.checks import collect_checks, results_of
 from mansard.frontends.pytorch.computed_places import read_at_indices
@@ -76,13 +77,13 @@ def import_torch(
     entry = cached_import(program, dim_names, input_names, name) if cache else None
     cached = entry.load() if entry else None
     if cached is not None:
-        return replace(cached, interface=interface)
+        return replace(cached, interface=with_lengths(interface, cached.output_names))
     stated = guards(program)
     warm()  # starts while the program is decomposed
-    program = decompose(program)
+    program, lengths = bound_sizes(decompose(program))
     try:
         read_at_indices(program.graph)
-        signature = read_signature(program, dim_names, input_names)
+        signature = read_signature(program, dim_names, input_names, lengths)
         checks = collect_checks(program.graph, signature.symbols)
         module = lower_to_linalg(program.graph, signature, checks)
         graph = import_linalg(
@@ -100,7 +101,7 @@ def import_torch(
         raise with_others(program, error) from error
     if entry:
         entry.save(graph, signature, program)
-    return replace(graph, interface=interface)
+    return replace(graph, interface=with_lengths(interface, graph.output_names))
 
 
 def _positional(example_args: Any) -> tuple[Any, ...]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from collections import OrderedDict, defaultdict, deque, namedtuple
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -50,6 +52,31 @@ def output_paths(program: torch.export.ExportedProgram) -> list[str]:
 
     visit(_structure(program.call_spec.out_spec, iter(_outputs(program))), "")
     return result
+
+
+def length_name(path: str, axis: int) -> str:
+    """The name of an output that is the size of an axis of another."""
+    return f"{path}.shape[{axis}]"
+
+
+def with_lengths(interface: Interface, output_names: Sequence[str]) -> Interface:
+    """The interface of a model some of whose outputs are sizes of others, by their names: results have these
+    sizes."""
+    leaves = len(list(interface.result.leaves()))
+    sizes: dict[str, list[tuple[int, int]]] = {}
+    for number, name in enumerate(output_names):
+        match = re.fullmatch(r"(.*)\.shape\[(\d+)\]", name)
+        if number >= leaves and match:
+            sizes.setdefault(match[1], []).append((int(match[2]), number))
+    if not sizes:
+        return interface
+
+    def sized(held: Structure) -> Structure:
+        if held.kind == "tensor":
+            return replace(held, sizes=tuple(sizes.get(output_names[held.number], ())))
+        return replace(held, children=tuple(map(sized, held.children)))
+
+    return replace(interface, result=sized(interface.result))
 
 
 def _inputs(program: torch.export.ExportedProgram) -> list[Structure]:

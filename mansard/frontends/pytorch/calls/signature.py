@@ -13,7 +13,7 @@ from mansard.dims import DimLike
 from mansard.dtypes import DType
 from mansard.errors import ImportModelError, UnsupportedOpError
 from mansard.frontends.linalg.importer import Argument
-from mansard.frontends.pytorch.calls.interface import output_paths
+from mansard.frontends.pytorch.calls.interface import length_name, output_paths
 from mansard.frontends.pytorch.locations import location_of
 from mansard.frontends.pytorch.scalars import ScalarTensors
 from mansard.frontends.pytorch.sizes.dynamic import DimNames
@@ -40,15 +40,20 @@ class ExportSignature:
 
 
 def read_signature(
-    program: torch.export.ExportedProgram, dim_names: DimNames, input_names: Sequence[str] | None
+    program: torch.export.ExportedProgram,
+    dim_names: DimNames,
+    input_names: Sequence[str] | None,
+    lengths: Sequence[tuple[int, int]] = (),
 ) -> ExportSignature:
-    """The signature of a decomposed program."""
+    """The signature of a decomposed program. Its last results are sizes of outputs, along ``lengths``."""
     placeholders = {n.name: n for n in program.graph.nodes if n.op == "placeholder"}
     inputs = _Inputs(program, placeholders, dim_names, input_names)
     arguments = inputs.arguments()
     mutated = _mutations(program)
     arguments = [replace(a, state=a.constant is not None and a.name in mutated.values()) for a in arguments]
-    results, names, dtypes, updates = _results(program, mutated)
+    paths = output_paths(program)
+    paths += [length_name(paths[number], axis) for number, axis in lengths]
+    results, names, dtypes, updates = _results(program, mutated, paths)
     return ExportSignature(
         tuple(arguments),
         frozenset(inputs.dropped),
@@ -160,10 +165,10 @@ class _Inputs:
 
 
 def _results(
-    program: torch.export.ExportedProgram, mutated: Mapping[str, str]
+    program: torch.export.ExportedProgram, mutated: Mapping[str, str], names_of: Sequence[str]
 ) -> tuple[list[Any], list[str], list[DType], dict[int, str]]:
     (output,) = (n for n in program.graph.nodes if n.op == "output")
-    paths = iter(output_paths(program))
+    paths = iter(names_of)
     results: list[Any] = []
     names: list[str] = []
     dtypes: list[DType] = []

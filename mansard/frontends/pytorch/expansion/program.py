@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import operator
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.export.graph_signature import ExportGraphSignature, InputKind
+from torch.export.graph_signature import ExportGraphSignature, InputKind, OutputSpec
 
 from mansard.frontends.pytorch.decompositions.windows import max_pool_with_positions
 from mansard.frontends.pytorch.expansion.complex_numbers import has_complex_numbers, in_real_numbers
@@ -57,7 +57,7 @@ def expand(program: torch.export.ExportedProgram) -> torch.export.ExportedProgra
     program = _expand_calls(program)
     if not has_complex_numbers(program):
         return program
-    return _updated(program, in_real_numbers(program))
+    return updated(program, in_real_numbers(program))
 
 
 def unroll_recurrent(program: torch.export.ExportedProgram, table: Table) -> torch.export.ExportedProgram:
@@ -83,7 +83,7 @@ def _expand_calls(program: torch.export.ExportedProgram) -> torch.export.Exporte
         for node in wanted:
             rules[node.target](module, node, known)
         graph.eliminate_dead_code()
-    return _updated(program, module)
+    return updated(program, module)
 
 
 def _constants(program: torch.export.ExportedProgram, graph: torch.fx.Graph) -> dict[Any, torch.Tensor]:
@@ -96,10 +96,11 @@ def _constants(program: torch.export.ExportedProgram, graph: torch.fx.Graph) -> 
     }
 
 
-def _updated(
-    program: torch.export.ExportedProgram, module: torch.fx.GraphModule
+def updated(
+    program: torch.export.ExportedProgram, module: torch.fx.GraphModule, more: Sequence[OutputSpec] = ()
 ) -> torch.export.ExportedProgram:
-    """The program with another graph, whose results may have other names."""
+    """The program with another graph, whose results may have other names; ``more`` describes those after the
+    program's own."""
     output = _output(module.graph)
     results = list(output.args[0])
     with module.graph.inserting_before(output):
@@ -110,7 +111,7 @@ def _updated(
     output.args = (tuple(results),)
     signature = program.graph_signature
     outputs = []
-    for spec, node in zip(signature.output_specs, results, strict=True):
+    for spec, node in zip([*signature.output_specs, *more], results, strict=True):
         if isinstance(node, torch.fx.Node) and getattr(spec.arg, "name", node.name) != node.name:
             spec = type(spec)(spec.kind, type(spec.arg)(name=node.name), spec.target)
         outputs.append(spec)

@@ -1,0 +1,1 @@
+"""Sizes that depend on the content of tensors, as bounds with counts."""
