@@ -38,6 +38,7 @@ from mansard.frontends.pytorch.bounded.sizes import (
     open_axes,
     symbols_of,
 )
+from mansard.frontends.pytorch.bounded.unchanged import is_elementwise, is_unchanged, name_of, shapes_of
 from mansard.frontends.pytorch.decompositions.table import decomposition_table
 from mansard.frontends.pytorch.expansion.program import updated
 from mansard.frontends.pytorch.expansion.splice import splice
@@ -50,22 +51,6 @@ aten = torch.ops.aten
 Lengths = Sequence[tuple[int, int]]
 """(output, axis) of the sizes that a program returns beside its outputs, in order."""
 _ITEM = aten._local_scalar_dense.default
-_UNCHANGED = frozenset({
-    "permute", "transpose", "t", "unsqueeze", "squeeze", "alias", "detach", "clone", "convert_element_type",
-    "_to_copy", "full_like", "zeros_like", "ones_like", "empty_like", "cumsum", "cumprod", "cummax", "cummin",
-    "logcumsumexp", "tril", "triu", "lift_fresh_copy", "contiguous",
-})  # fmt: skip
-"""Ops of which the first elements of the result follow from the first of the operand, along every axis."""
-_ALONG = {"select": 1, "slice": 1, "unbind": 1, "split": 2, "split_with_sizes": 2, "flip": 1, "cat": 1}
-"""The operand that is the axis of an op which leaves the others alone."""
-_BATCHED = frozenset({
-    "convolution", "avg_pool1d", "avg_pool2d", "avg_pool3d", "max_pool2d_with_indices",
-    "max_pool3d_with_indices", "upsample_nearest2d", "upsample_bilinear2d", "native_group_norm",
-    "_native_batch_norm_legit_no_training", "max_pool2d", "max_pool1d", "grid_sampler_2d", "constant_pad_nd",
-})  # fmt: skip
-"""Ops that treat each entry of the first axis alone."""
-
-
 _SUPPORTED = (
     "supported of such sizes: elementwise math, views, slices, concatenation, reductions, softmax, sorts, "
     "products, attention, reads at indices, and index_put"
@@ -79,7 +64,7 @@ def bound_sizes(program: torch.export.ExportedProgram) -> tuple[torch.export.Exp
 
     Raises UnsupportedOpError that names every op for which there is no such form.
     """
-    if not any(open_axes(s) for node in program.graph.nodes for s in _shapes(node.meta.get("val"))):
+    if not any(open_axes(s) for node in program.graph.nodes for s in shapes_of(node.meta.get("val"))):
         return program, ()
     graph = torch.fx.Graph()
     output = graph.graph_copy(program.graph, {})
@@ -93,15 +78,6 @@ def bound_sizes(program: torch.export.ExportedProgram) -> tuple[torch.export.Exp
     specs = [OutputSpec(kind, TensorArgument(name=node.name), None) for node in bounding.returned]
     module.graph.eliminate_dead_code()
     return updated(program, module, specs), lengths
-
-
-def _shapes(value: Any) -> list[Shape]:
-    values = value if isinstance(value, (list, tuple)) else [value]
-    return [v.shape for v in values if isinstance(v, torch.Tensor)]
-
-
-def _name(node: Any) -> str:
-    return str(getattr(getattr(node.target, "overloadpacket", None), "__name__", ""))
 
 
 class _Bounding:
@@ -141,7 +117,7 @@ class _Bounding:
     def _skip(self, node: Any) -> bool:
         """Go on after a node without a form, to find the others; False where its size has no bound."""
         try:
-            for symbol in {s for shape in _shapes(node.meta["val"]) for s in symbols_of(shape)}:
+            for symbol in {s for shape in shapes_of(node.meta["val"]) for s in symbols_of(shape)}:
                 if symbol not in self.limits:
                     return False
             self._keep(node)
@@ -163,19 +139,19 @@ class _Bounding:
             self._number(node)
             return
         operands = [n for n in node.all_input_nodes if isinstance(n.meta.get("val"), torch.Tensor)]
-        if not any(n in self.shapes for n in operands) and not any(map(open_axes, _shapes(value))):
+        if not any(n in self.shapes for n in operands) and not any(map(open_axes, shapes_of(value))):
             return
         selection = self._selection(node)
         if selection is not None:
             self._select(node, selection)
-        elif self._is_unchanged(node, operands):
+        elif is_unchanged(node, operands, self.shapes, self._limit):
             self._keep(node)
         else:
             self._replace(node)
 
     def _number(self, node: Any) -> None:
         """Sizes of tensors that now have bounds, and assertions that always hold."""
-        name = _name(node)
+        name = name_of(node)
         if name == "_assert_tensor_metadata" and node.all_input_nodes[0] in self.shapes:
             self.graph.erase_node(node)
         elif name in ("sym_size", "sym_numel") and is_open(node.meta["val"]):
@@ -234,41 +210,6 @@ class _Bounding:
             return rule if torch.bool in dtypes or torch.uint8 in dtypes else None
         return rule
 
-    def _is_unchanged(self, node: Any, operands: Sequence[Any]) -> bool:
-        if not operands:
-            return False
-        name, first = _name(node), operands[0]
-        opened = open_axes(self._shape(first))
-        shape = _shapes(node.meta["val"])[0]
-        others_static = not any(n in self.shapes for n in node.args[1:] if isinstance(n, torch.fx.Node))
-        if torch.Tag.pointwise in getattr(node.target, "tags", ()) or name == "where":
-            return self._aligned(operands, shape)
-        if name in _UNCHANGED:
-            return True
-        if name == "scaled_dot_product_attention":
-            return all(len(self._shape(n)) - 2 not in open_axes(self._shape(n)) for n in node.args[1:3])
-        if name in _BATCHED:
-            pads = node.args[1] if name == "constant_pad_nd" else ()
-            outer = len(pads) // 2 < len(shape)
-            return opened == [0] and open_axes(shape) == [0] and others_static and outer
-        if name in _ALONG and name != "cat":
-            given = node.args[_ALONG[name]] if len(node.args) > _ALONG[name] else node.kwargs.get("dim", 0)
-            rank = len(self._shape(first))
-            axes = [d % rank for d in (given if isinstance(given, (list, tuple)) else [given])]
-            numbers = [n for n in node.all_input_nodes if is_number(n) and is_open(n.meta["val"])]
-            return not numbers and not set(axes) & set(opened)
-        return False
-
-    def _aligned(self, operands: Sequence[Any], shape: Shape) -> bool:
-        """Whether operands of elementwise ops have the bounds of the result."""
-        bounds = [self._limit(size) for size in shape]
-        for operand in operands:
-            held = operand.meta["val"].shape
-            for size, bound in zip(reversed(held), reversed(bounds), strict=False):
-                if isinstance(size, int) and isinstance(bound, int) and size not in (1, bound):
-                    return False
-        return True
-
     # Replacements -----------------------------------------------------------------------------------------
     def _limit(self, size: Any) -> Any:
         return largest(size, self.limits) if is_open(size) else size
@@ -293,10 +234,10 @@ class _Bounding:
             )
 
     def _replace(self, node: Any) -> None:
-        name = _name(node)
+        name = name_of(node)
         rule = MOVES.get(name) or COMBINATIONS.get(name)
-        shapes = _shapes(node.meta["val"])
-        if rule is None and (torch.Tag.pointwise in getattr(node.target, "tags", ()) or name == "where"):
+        shapes = shapes_of(node.meta["val"])
+        if rule is None and is_elementwise(node):
             rule = _elementwise
         if rule is None:
             raise NoFormError("")
@@ -327,7 +268,7 @@ class _Bounding:
 
     def _select(self, node: Any, rule: Any) -> None:
         """A node that selects by content."""
-        shape = next(s for s in _shapes(node.meta["val"]) if open_axes(s))
+        shape = next(s for s in shapes_of(node.meta["val"]) if open_axes(s))
         made = symbols_of(shape) - self.limits.keys()
         known = symbols_of(shape) & self.limits.keys()
         if len(made) > 1 or (not made and len(known) != 1):
@@ -348,10 +289,10 @@ class _Bounding:
         """How many elements there are to select from."""
         if node.target is aten.repeat_interleave.Tensor:
             return LARGEST + 1
-        source = node.args[1] if _name(node) == "masked_select" else node.args[0]
+        source = node.args[1] if name_of(node) == "masked_select" else node.args[0]
         if node.target is aten.index.Tensor:
             source = next(i for i in node.args[1] if i is not None)
-        dim = {"unique_dim": 1, "unique_consecutive": 3}.get(_name(node), 9)
+        dim = {"unique_dim": 1, "unique_consecutive": 3}.get(name_of(node), 9)
         along = node.args[dim] if len(node.args) > dim else None
         if isinstance(along, int):
             return source.meta["val"].shape[along]
@@ -399,7 +340,7 @@ class _Bounding:
         inputs = [*operands, *(self.counts[s] for s in counted_symbols)]
         requirements: list[tuple[torch.Tensor, str]] = []
         value = node.meta.get("val")
-        result = _shapes(value)[0] if _shapes(value) else ()
+        result = shapes_of(value)[0] if shapes_of(value) else ()
 
         def run(*values: torch.Tensor) -> Any:
             given = iter(values)
