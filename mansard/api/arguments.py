@@ -17,16 +17,17 @@ class CallArguments:
     """Takes the arguments of a model's calls apart as its `Interface` says."""
 
     def __init__(self, interface: Interface, input_names: Sequence[str]) -> None:
-        self._parameters = {parameter.name: parameter for parameter in interface.parameters}
+        parameters = interface.parameters or ()
+        self._parameters = {parameter.name: parameter for parameter in parameters}
         self._signature = interface.signature()
         self._count = len(input_names)
         self._input_names = frozenset(input_names)
-        given = [p.structure for p in interface.parameters if p.structure is not None]
+        given = [p.structure for p in parameters if p.structure is not None]
         numbers = [s.number if s.kind == "tensor" else -1 for s in given]
-        leading = list(interface.parameters)[: len(given)]
+        leading = list(parameters)[: len(given)]
         self._flat = numbers == list(range(self._count)) and all(p.structure for p in leading)
         """Whether the inputs are the first parameters, in order."""
-        self._open = any(p.kind == "VAR_KEYWORD" for p in interface.parameters)
+        self._open = any(p.kind == "VAR_KEYWORD" for p in parameters)
 
     def flatten(
         self, args: Sequence[object], named: Mapping[str, object]
@@ -55,6 +56,13 @@ class CallArguments:
 
     def __str__(self) -> str:
         return str(self._signature)
+
+
+def call_arguments(interface: Interface | None, input_names: Sequence[str]) -> CallArguments | None:
+    """What takes the arguments of calls apart; None for a model that takes the plan's inputs as they are."""
+    if interface is None or interface.parameters is None:
+        return None
+    return CallArguments(interface, input_names)
 
 
 def _structured(value: object) -> bool:

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from mansard import dims
-from mansard.api.arguments import CallArguments
+from mansard.api.arguments import call_arguments
 from mansard.api.explanation import Explanation
 from mansard.api.results import result_builder
 from mansard.arguments import shown
@@ -58,7 +58,7 @@ class Model:
         self.plan = plan
         interface = plan.interface
         names = [spec.name for spec in plan.inputs]
-        self._arguments = CallArguments(interface, names) if interface is not None else None
+        self._arguments = call_arguments(interface, names)
         self._build_result = result_builder(interface.result if interface is not None else None)
         self._resources = resources
         self._devices = devices

@@ -100,25 +100,28 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Interface:
-    """The parameters of a model, and the structure of its result."""
+    """The parameters of a model, and the structure of its result.
 
-    parameters: tuple[Parameter, ...]
+    A model without ``parameters`` (None) takes the plan's inputs as they are.
+    """
+
+    parameters: tuple[Parameter, ...] | None
     result: Structure
 
     def signature(self) -> inspect.Signature:
         """The parameters, for binding the arguments of a call. Raises ValueError or KeyError for what no
         function has."""
-        return inspect.Signature([parameter.python() for parameter in self.parameters])
+        return inspect.Signature([parameter.python() for parameter in self.parameters or ()])
 
     def problem(self, inputs: int, outputs: int) -> str:
         """What keeps it from being the interface of a plan with so many inputs and outputs, empty if nothing
         does."""
-        structures = [p.structure for p in self.parameters if p.structure is not None]
+        structures = [p.structure for p in self.parameters or () if p.structure is not None]
         for structure in (*structures, self.result):
             if wrong := structure.problem():
                 return wrong
         taken = sorted(leaf.number for structure in structures for leaf in structure.leaves())
-        if taken != list(range(inputs)):
+        if self.parameters is not None and taken != list(range(inputs)):
             return f"parameters hold the inputs {taken[:8]}, not each of {inputs} once"
         if any(
             not 0 <= number < outputs

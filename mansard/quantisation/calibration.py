@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mansard.api.arguments import CallArguments
+from mansard.api.arguments import call_arguments
 from mansard.api.compilation import model_of
 from mansard.arguments import shown
 from mansard.compiler import CompileOptions, compile_graph
@@ -43,7 +43,7 @@ class Calls:
         self.graph = graph
         names = [v.name for v in graph.inputs]
         interface = graph.interface
-        self.arguments = CallArguments(interface, names) if interface is not None else None
+        self.arguments = call_arguments(interface, names)
         self.items = (
             self._stacked(data) if isinstance(data, Mapping) else [self._flat(c) for c in calls(data)]
         )

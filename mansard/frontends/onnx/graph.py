@@ -39,6 +39,10 @@ class GraphImporter(Emitter):
         self.scopes: list[dict[str, Entry]] = [{}]
         self.stated: dict[str, tuple[DimLike, ...]] = {}
         """Shapes of results as far as the model states them all in numbers."""
+        self.only_returned: frozenset[str] = frozenset()
+        """Names of results of the model that no node reads."""
+        self.sizes: dict[str, tuple[int, Tensor]] = {}
+        """Axis and size (rank 0) of results of the model whose size depends on content, by name."""
         self.problems: list[UnsupportedOpError] = []
         self.origins: dict[Value, str] = {}
         """The inputs of the model."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from mansard.frontends.onnx.reading import OnnxModel, read_model
 from mansard.frontends.onnx.signature import Symbols, dims_of_results, stated_shapes, take_input
 from mansard.ir.graph import Graph
 from mansard.ir.verify import verify
+from mansard.plan.interface import Interface, Structure
 
 
 def import_onnx(
@@ -45,14 +47,40 @@ def import_onnx(
     importer = GraphImporter(read.name, opsets, local)
     _bind_inputs(importer, read, dims or {}, constants or {})
     importer.stated = stated_shapes(read.proto.graph, dims or {})
+    names = [value.name for value in read.proto.graph.output]
+    importer.only_returned = frozenset(names) - _read_names(read.proto.graph)
     importer.run(read.proto.graph.node)
     if importer.problems:
         raise _joined(importer.problems)
-    names = [value.name for value in read.proto.graph.output]
     outputs = [_output(importer, name, importer.find(name)) for name in names]
-    graph = clean(importer.builder.build(outputs, names))
+    sizes = {name: importer.sizes[name] for name in names if name in importer.sizes}
+    outputs += [importer.value(count) for _, count in sizes.values()]
+    lengths = [f"{name}.shape[{axis}]" for name, (axis, _) in sizes.items()]
+    graph = clean(importer.builder.build(outputs, [*names, *lengths]))
     verify(graph)
-    return graph
+    return replace(graph, interface=_interface(names, sizes)) if sizes else graph
+
+
+def _interface(names: Sequence[str], sizes: Mapping[str, tuple[int, Any]]) -> Interface:
+    """Results with the sizes that follow them."""
+    places = {name: len(names) + number for number, name in enumerate(sizes)}
+    results = tuple(
+        Structure("tensor", number, sizes=((sizes[name][0], places[name]),) if name in sizes else ())
+        for number, name in enumerate(names)
+    )
+    return Interface(None, results[0] if len(results) == 1 else Structure("tuple", children=results))
+
+
+def _read_names(graph: Any) -> frozenset[str]:
+    """The names that nodes of a graph read, also in the graphs that they have as attributes."""
+    found: set[str] = set()
+    for node in graph.node:
+        found.update(node.input)
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                found |= _read_names(inner)
+                found.update(value.name for value in inner.output)
+    return frozenset(found)
 
 
 def _bind_inputs(

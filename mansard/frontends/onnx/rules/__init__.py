@@ -8,7 +8,7 @@ import importlib
 FAMILIES = (
     "elementwise", "activation", "types", "shape", "reduction", "products", "indexing", "convolution",
     "pooling", "normalisation", "generation", "resizing", "quantisation", "control", "recurrent", "sequences",
-    "sampling", "spectral", "dynamic", "selection", "training", "microsoft",
+    "sampling", "spectral", "dynamic", "selection", "distinct", "training", "microsoft",
 )  # fmt: skip
 
 

@@ -15,9 +15,7 @@ from mansard.frontends.onnx.node import Node
 from mansard.frontends.onnx.table import refuse, rule
 from mansard.ir.types import Linear
 
-_BY_CONTENT = "the size of its result depends on the content of its operands"
 _REFUSED = {
-    "Unique": _BY_CONTENT,
     "ImageDecoder": "compressed images are not read",
     "StringConcat": "strings are not supported",
     "StringSplit": "strings are not supported",
