@@ -85,7 +85,14 @@ def test_repeats_and_numbers_as_sizes() -> None:
         torch._check(n <= x.numel())
         return torch.arange(n), x.flatten()[:n], torch.zeros(n, 3) + n
 
+    def histogram(x: torch.Tensor, weight: torch.Tensor) -> Any:
+        counts = torch.bincount(x), torch.bincount(x, weight, minlength=3)
+        torch._check(counts[0].shape[0] <= 6)
+        torch._check(counts[1].shape[0] <= 6)
+        return counts
+
     times = torch.tensor([1, 0, 2, 1, 1])
+    check(histogram, times, X[:, 0], others=((times * 2, X[:, 1]), (times * 0, X[:, 2])))
     check(repeat, X, times, others=((X, times * 2), (X, times * 0)))
     check(count, X, others=((NOTHING,),))
     with pytest.raises(UnsupportedOpError, match=r"repeat_interleave.*no bound.*torch._check"):

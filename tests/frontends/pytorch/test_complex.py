@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from support.frontends.torch_import import import_and_check
+from support.frontends.torch_import import as_module, import_and_check
+
+from mansard.errors import UnsupportedOpError
+from mansard.frontends import import_model
 
 X = torch.randn(2, 8, 10, generator=torch.Generator().manual_seed(1))
 SIGNAL = torch.randn(2, 64, generator=torch.Generator().manual_seed(2))
@@ -27,6 +30,15 @@ def echo(x: torch.Tensor) -> torch.Tensor:
     return torch.istft(frames * 0.5, 16, 8, window=HANN, length=60)
 
 
+def two_sided(x: torch.Tensor) -> Any:
+    """Transforms of a complex signal, and their inverses."""
+    options = {"n_fft": 16, "hop_length": 8, "window": HANN, "onesided": False}
+    frames = torch.stft(torch.complex(x, -x), **options, return_complex=True)
+    back = torch.istft(frames, **options, return_complex=True)
+    real = torch.istft(torch.stft(x, **options, return_complex=True), **options)
+    return frames.abs(), back.imag, real
+
+
 @pytest.mark.parametrize(
     ("function", "x"),
     [
@@ -43,8 +55,16 @@ def echo(x: torch.Tensor) -> torch.Tensor:
             SIGNAL,
         ),
         (echo, SIGNAL),
+        (two_sided, SIGNAL),
     ],
 )
 @pytest.mark.filterwarnings("ignore:.*return_complex=False")
 def test_values_are_pairs(function: Callable[[torch.Tensor], Any], x: torch.Tensor) -> None:
     import_and_check(function, x)
+
+
+def test_an_op_without_a_rule_for_pairs_is_named_without_torchs_notes() -> None:
+    with pytest.raises(UnsupportedOpError) as caught:
+        import_model(as_module(lambda x: torch.logcumsumexp(fft.fft(x), 0).real), (X,))
+    assert "aten.logcumsumexp" in str(caught.value) and "no rule" in str(caught.value)
+    assert "executing" not in str(caught.value) and "dispatch" not in str(caught.value)

@@ -167,6 +167,21 @@ def _repeats(call: Call) -> Results:
     return [before.clamp(max=repeats.shape[0] - 1).to(call.args[0].dtype)], repeats.sum()
 
 
+def _counts(call: Call) -> Results:
+    """How often each number occurs, up to the largest; with weights, their sums."""
+    bound = call.bounds.get(0)
+    if bound is None:
+        raise NoFormError("the number of its results has no bound; state one: torch._check(n <= 100)")
+    numbers = call.args[0].to(torch.int64)
+    weights, least = call.argument(1, "weights"), call.argument(2, "minlength", 0)
+    if call.open(0):
+        numbers = torch.where(call.valid(0, [0]), numbers, -1)
+    call.require((numbers >= -1 if call.open(0) else numbers >= 0).all(), "bincount: a negative number")
+    hits = torch.arange(bound, device=numbers.device).unsqueeze(1) == numbers.unsqueeze(0)
+    counted = hits.to(torch.int64) if weights is None else torch.where(hits, weights, 0)
+    return [counted.sum(1).to(call.dtype)], (numbers.amax() + 1).clamp(min=least)
+
+
 SELECTIONS: dict[Any, Callable[[Call], Results]] = {
     aten.nonzero.default: _nonzero,
     aten.masked_select.default: _masked_select,
@@ -175,5 +190,6 @@ SELECTIONS: dict[Any, Callable[[Call], Results]] = {
     aten.unique_dim.default: _unique_dim,
     aten.unique_consecutive.default: _unique_consecutive,
     aten.repeat_interleave.Tensor: _repeats,
+    aten.bincount.default: _counts,
 }
 """Rules by op; an index without a mask among its indices is none of them."""

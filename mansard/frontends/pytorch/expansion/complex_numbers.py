@@ -20,7 +20,10 @@ from mansard.errors import UnsupportedOpError
 from mansard.frontends.pytorch.locations import location_of
 
 aten = torch.ops.aten
-_MOVES = (aten.roll.default, aten.constant_pad_nd.default, aten.unfold.default)
+_MOVES = (
+    aten.roll.default, aten.constant_pad_nd.default, aten.unfold.default, aten.reflection_pad1d.default,
+    aten.reflection_pad2d.default, aten.replication_pad1d.default, aten.replication_pad2d.default,
+)  # fmt: skip
 """Ops that move elements, which torch's class lacks."""
 _BINARY = frozenset({"add", "sub", "mul", "div"})
 _METADATA = aten._assert_tensor_metadata.default
@@ -55,7 +58,10 @@ def in_real_numbers(program: torch.export.ExportedProgram) -> torch.fx.GraphModu
             return interpreter.run(*inputs)
 
     with torch.no_grad(), mode, torch.fx.traceback.preserve_node_meta():
-        traced = make_fx(run)(*values)
+        try:
+            traced = make_fx(run)(*values)
+        except UnsupportedOpError as error:  # without torch's notes
+            raise UnsupportedOpError(error.op, error.location, error.detail) from error
     for new, old in zip([n for n in traced.graph.nodes if n.op == "placeholder"], placeholders, strict=True):
         new.name = new.target = old.name
         new.meta = dict(old.meta)
@@ -104,6 +110,8 @@ class _InRealNumbers(torch.fx.Interpreter):  # type: ignore[misc]
             if not any(_is_complex(n.meta.get("val")) for n in (node, *node.all_input_nodes)):
                 raise
             name, reason = str(node.target).removesuffix(".default"), str(error).splitlines()[0]
+            if "__torch_dispatch__" in reason:
+                reason = "this op has no rule for them"
             raise UnsupportedOpError(name, location_of(node), f"of complex numbers: {reason}") from error
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
@@ -260,12 +268,17 @@ def _stft(
     align_to_window: bool | None = None,
 ) -> Any:
     """Transforms of the frames of a signal (N, T), or (T): (N, frequency, frame)."""
-    lines = x if x.dim() == 2 else x.unsqueeze(0)
-    if isinstance(lines, ComplexTensor):
-        raise NotImplementedError("a complex signal")
-    frames = lines.unfold(-1, n_fft, hop_length or n_fft // 4)
-    frames = frames * _window(window, win_length or n_fft, n_fft, lines)
-    pair = _r2c(frames, [frames.dim() - 1], int(normalized), onesided is not False)
+    frames = [
+        (part if part.dim() == 2 else part.unsqueeze(0)).unfold(-1, n_fft, hop_length or n_fft // 4)
+        for part in ((x.re, x.im) if isinstance(x, ComplexTensor) else (x,))
+    ]
+    shape = _window(window, win_length or n_fft, n_fft, frames[0])
+    frames = [part * shape for part in frames]
+    last = frames[0].dim() - 1
+    if len(frames) == 2:
+        pair = _c2c(ComplexTensor(*frames), [last], int(normalized), True)
+    else:
+        pair = _r2c(frames[0], [last], int(normalized), onesided is not False)
     result = ComplexTensor(pair.re.transpose(1, 2), pair.im.transpose(1, 2))
     if x.dim() == 1:
         result = ComplexTensor(result.re.squeeze(0), result.im.squeeze(0))
@@ -283,28 +296,33 @@ def _istft(
     onesided: bool | None = None,
     length: int | None = None,
     return_complex: bool = False,
-) -> torch.Tensor:
+) -> Any:
     """Inverse transforms, added where they overlap, over the sum of the squares of their windows."""
-    if return_complex or onesided is False:
-        raise NotImplementedError("the inverse of two-sided frames")
     hop = hop_length or n_fft // 4
     single = x.re.dim() == 2
     real, imaginary = (p.unsqueeze(0) if single else p for p in (x.re, x.im))
     pair = ComplexTensor(real.transpose(1, 2), imaginary.transpose(1, 2))
-    frames = _c2r(pair, [2], 1 if normalized else 2, n_fft)
+    normalisation = 1 if normalized else 2
+    if return_complex:
+        both = _c2c(pair, [2], normalisation, False)
+        frames = torch.stack([both.re, both.im], 0)
+    else:  # of two-sided frames the first half
+        frames = _c2r(pair, [2], normalisation, n_fft).unsqueeze(0)
     shape = _window(window, win_length or n_fft, n_fft, frames)
-    count = frames.shape[1]
+    count = frames.shape[2]
     total = n_fft + hop * (count - 1)
     starts = torch.arange(count, device=frames.device).unsqueeze(1) * hop
     places = (starts + torch.arange(n_fft, device=frames.device)).reshape(-1)
-    signal = frames.new_zeros((frames.shape[0], total)).index_add(1, places, (frames * shape).flatten(1))
+    begun = frames.new_zeros((frames.shape[0], frames.shape[1], total))
+    signal = begun.index_add(2, places, (frames * shape).flatten(2))
     weight = frames.new_zeros((total,)).index_add(0, places, (shape * shape).repeat(count))
     begin = n_fft // 2 if center else 0
     end = begin + length if length is not None else total - begin
-    result = signal[:, begin:end] / weight[begin:end]
-    if length is not None and result.shape[1] < length:
-        result = torch.nn.functional.pad(result, [0, length - result.shape[1]])
-    return result.squeeze(0) if single else result
+    result = signal[..., begin:end] / weight[begin:end]
+    if length is not None and result.shape[2] < length:
+        result = torch.nn.functional.pad(result, [0, length - result.shape[2]])
+    result = result.squeeze(1) if single else result
+    return ComplexTensor(result[0], result[1]) if return_complex else result[0]
 
 
 _OF_GRAPHS: dict[Any, Any] = {aten.stft.default: _stft, aten.istft.default: _istft}
