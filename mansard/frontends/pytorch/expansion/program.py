@@ -65,7 +65,7 @@ def unroll_recurrent(program: torch.export.ExportedProgram, table: Table) -> tor
 
     Raises UnsupportedOpError.
     """
-    return _updated(program, program.graph_module) if unroll(program.graph_module, table) else program
+    return updated(program, program.graph_module) if unroll(program.graph_module, table) else program
 
 
 def _expand_calls(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
