@@ -1,4 +1,4 @@
-"""Recognises a scalar body that rounds a number to a byte: ``u8(min(max(round(x) + 3.0, 0.0), 255.0))``."""
+"""Scalar bodies that round a number to a byte: ``u8(min(max(round(x) + 3.0, 0.0), 255.0))``."""
 
 from __future__ import annotations
 
@@ -20,6 +20,15 @@ class ByteRounding:
     zero: int
     low: int
     high: int
+
+
+def rounded_to_byte(rounding: ByteRounding, dtype: DType) -> Cast:
+    """The body that `byte_rounding` recognises."""
+    whole: Scalar = Apply("round", (rounding.x,), DType.F32)
+    if rounding.zero:
+        whole = Apply("add", (whole, Const(float(rounding.zero), DType.F32)), DType.F32)
+    above = Apply("max", (whole, Const(float(rounding.low), DType.F32)), DType.F32)
+    return Cast(Apply("min", (above, Const(float(rounding.high), DType.F32)), DType.F32), dtype)
 
 
 def byte_rounding(node: Cast) -> ByteRounding | None:

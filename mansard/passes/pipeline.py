@@ -47,6 +47,7 @@ from mansard.passes.parallel.large_constants import split_large_constants
 from mansard.passes.parallel.split_attention import split_attention
 from mansard.passes.parallel.split_reduction import split_reductions
 from mansard.passes.pass_manager import Fixpoint, PassStep, Step, with_unique_names
+from mansard.passes.products.byte_maps import merge_byte_maps
 from mansard.passes.products.byte_readers import read_bytes
 from mansard.passes.products.demote import demote_products
 from mansard.passes.products.factor_scales import factor_scales
@@ -122,8 +123,12 @@ def pipeline(settings: PipelineSettings | None = None) -> tuple[Step, ...]:
         PassStep(drop_index_asserts, when=not s.check_indices),
         # First: every pattern below knows a clamp by its maximum and minimum.
         PassStep(merge_masks),
+        # After clamps are known; before products, whose padding is then that of bytes.
+        PassStep(merge_byte_maps),
         # Before anything is folded: folding and simplification would make floats of the stored integers.
         PassStep(quantised_products),
+        # Before canonicalisation moves what widens bytes before the copies of them.
+        PassStep(demote_integers),
         # Before anything is lowered, because what nothing reads would be lowered as well.
         PassStep(eliminate_dead),
         # Before lower_views: a slice or reshape that does nothing is recognised as an op, not as a Generic.

@@ -18,6 +18,7 @@ from mansard.ir.interpreter import scalar as numpy_scalars
 from mansard.ir.scalar import (
     Apply,
     Arg,
+    Bitcast,
     Cast,
     Const,
     DimValue,
@@ -65,6 +66,8 @@ def _apply_rule(node: Scalar, affine: Affine) -> Scalar | None:
             return Const(node.value, DType.I64)
         case Cast():
             return _cast(node, affine)
+        case Bitcast(Bitcast(inner)) if inner.dtype is node.dtype and inner.dtype.is_int:
+            return inner
         case Apply():
             return _apply(node, affine)
         case _:

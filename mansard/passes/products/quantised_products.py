@@ -89,6 +89,7 @@ class _Pass:
         self.graph, self.producers = graph, graph.producers()
         self.taken = {v.name for v in graph.values()}
         self.forms: dict[Value, _Quantised] = {}
+        self.constant = dict.fromkeys(graph.constants, True)
         self.ops: list[Op] = []
         self.rewritten = 0
 
@@ -191,7 +192,7 @@ class _Pass:
         if op.maps[inner.index] != IndexMap.identity(op.rank):
             return None
         value = op.inputs[inner.index]
-        constant = value in self.graph.constants
+        constant = self._is_constant(value)
         if body.arg.dtype is not inner.dtype:
             taken = replace(op, body=body.arg)
             value = self._add(taken, f"{value.name}.{body.arg.dtype.value}", value.type.shape, body.arg.dtype)
@@ -226,6 +227,14 @@ class _Pass:
             return None
         ((place, axis),) = walked
         return replace(source, scales=(*source.scales, _Scale(op.inputs[other.index], place, axis)))
+
+    def _is_constant(self, value: Value) -> bool:
+        """Whether a value is computed from constants alone, like weights that a model rounds at each call."""
+        if value not in self.constant:
+            op = self.producers.get(value)
+            plain = op is not None and not op.has_effect
+            self.constant[value] = plain and all(self._is_constant(v) for v in op.inputs)  # type: ignore[union-attr]
+        return self.constant[value]
 
     def _is_zero(self, value: Value) -> bool:
         """Whether a value is computed from constants that are zero."""

@@ -18,12 +18,12 @@ rounding of the middle between two bytes.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from mansard.analysis.byte_rounding import ByteRounding, byte_rounding
+from mansard.analysis.byte_rounding import byte_rounding, rounded_to_byte
 from mansard.analysis.operands import with_reads
 from mansard.dtypes import DType
 from mansard.ir.graph import Graph, fresh_name
@@ -99,7 +99,7 @@ class _Folding:
             # The shift comes first, so that each addition is one with a product.
             x = applied(term, "add", *shift) if x is None else Apply("add", (x, term), F32)
         assert x is not None
-        body = _bytes(rounding, x, op.body.dtype)
+        body = rounded_to_byte(replace(rounding, x=x), op.body.dtype)
         return with_reads(op, inputs, maps, body)
 
     def _steps(self, op: Generic, node: Scalar) -> int:
@@ -195,11 +195,3 @@ def _combined(op: str, left: _Affine, right: _Affine, *, is_float: bool) -> _Aff
         return None
     with np.errstate(divide="ignore", invalid="ignore"):
         return left.times(right.shift if op == "mul" else 1.0 / right.shift)
-
-
-def _bytes(rounding: ByteRounding, x: Scalar, dtype: DType) -> Cast:
-    whole: Scalar = Apply("round", (x,), F32)
-    if rounding.zero:
-        whole = Apply("add", (whole, Const(float(rounding.zero), F32)), F32)
-    above = Apply("max", (whole, Const(float(rounding.low), F32)), F32)
-    return Cast(Apply("min", (above, Const(float(rounding.high), F32)), F32), dtype)

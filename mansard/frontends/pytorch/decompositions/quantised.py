@@ -27,11 +27,20 @@ def define_ops() -> bool:
 
 
 def quantisation_table() -> dict[Any, Rule]:
-    """A rule for every op with fixed scales; empty for a torch without these ops."""
+    """A rule for every op with fixed scales; without those of PT2E for a torch that lacks them."""
+    aten = torch.ops.aten
+    table: dict[Any, Rule] = {
+        aten.fake_quantize_per_tensor_affine.default: _fake_quantise,
+        aten.fake_quantize_per_tensor_affine.tensor_qparams: _fake_quantise,
+        aten.fake_quantize_per_tensor_affine_cachemask.default: _with_mask(_fake_quantise),
+        aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default: _fake_quantise_if_enabled,
+        aten.fake_quantize_per_channel_affine.default: _fake_quantise_channels,
+        aten.fake_quantize_per_channel_affine_cachemask.default: _with_mask(_fake_quantise_channels),
+    }
     if not define_ops():
-        return {}
+        return table
     ops = torch.ops.quantized_decomposed
-    return {
+    return table | {
         ops.quantize_per_tensor.default: _quantise,
         ops.quantize_per_tensor.tensor: _quantise,
         ops.quantize_per_channel.default: _quantise_channels,
@@ -92,6 +101,58 @@ def _dequantise_channels(
     if zero_points is not None:
         wide = wide - _along(zero_points.float(), q, axis)
     return (wide * _along(scales, q, axis)).to(out_dtype or torch.float32)
+
+
+_BYTES = ((torch.uint8, 0, 255), (torch.int8, -128, 127))
+
+
+def _fake_quantise(
+    x: torch.Tensor, scale: Any, zero_point: Any, quant_min: int, quant_max: int
+) -> torch.Tensor:
+    """By way of the integers, where they are bytes."""
+    if isinstance(scale, torch.Tensor):
+        scale, zero_point = scale.reshape(()), zero_point.reshape(())
+    dtype = _byte_type(quant_min, quant_max)
+    q = _quantise(x, scale, zero_point, quant_min, quant_max, dtype)
+    return _dequantise(q, scale, zero_point, quant_min, quant_max, dtype).to(x.dtype)
+
+
+def _fake_quantise_channels(
+    x: torch.Tensor,
+    scales: torch.Tensor,
+    zero_points: torch.Tensor,
+    axis: int,
+    quant_min: int,
+    quant_max: int,
+) -> torch.Tensor:
+    dtype = _byte_type(quant_min, quant_max)
+    q = _quantise_channels(x, scales, zero_points, axis, quant_min, quant_max, dtype)
+    return _dequantise_channels(q, scales, zero_points, axis, quant_min, quant_max, dtype).to(x.dtype)
+
+
+def _byte_type(quant_min: int, quant_max: int) -> torch.dtype:
+    return next((t for t, low, high in _BYTES if low <= quant_min and quant_max <= high), torch.int32)
+
+
+def _with_mask(rule: Rule) -> Rule:
+    """The rule of an op that also returns which elements were not clamped, which only training reads."""
+
+    def masked(x: torch.Tensor, *how: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        return rule(x, *how), torch.ones_like(x, dtype=torch.bool)
+
+    return masked
+
+
+def _fake_quantise_if_enabled(
+    x: torch.Tensor,
+    scale: torch.Tensor,
+    zero_point: torch.Tensor,
+    enabled: torch.Tensor,
+    quant_min: int,
+    quant_max: int,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    rounded = _fake_quantise(x, scale, zero_point, quant_min, quant_max)
+    return torch.where(enabled.reshape(()) != 0, rounded, x), torch.ones_like(x, dtype=torch.bool)
 
 
 def _along(numbers: torch.Tensor, x: torch.Tensor, axis: int) -> torch.Tensor:
