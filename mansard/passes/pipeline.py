@@ -56,6 +56,7 @@ from mansard.passes.products.integer_products import demote_integers
 from mansard.passes.products.quantisation import Quantisation
 from mansard.passes.products.quantised_products import quantised_products
 from mansard.passes.products.requantisation import fold_requantisation
+from mansard.passes.products.unsigned_bytes import unsigned_bytes
 from mansard.passes.products.weight_only import quantise_weights
 
 
@@ -125,6 +126,8 @@ def pipeline(settings: PipelineSettings | None = None) -> tuple[Step, ...]:
         PassStep(merge_masks),
         # After clamps are known; before products, whose padding is then that of bytes.
         PassStep(merge_byte_maps),
+        # On roundings and their readers in one op each. Matrix units of GPUs take signed bytes as they are.
+        PassStep(unsigned_bytes, when=not s.gpu),
         # Before anything is folded: folding and simplification would make floats of the stored integers.
         PassStep(quantised_products),
         # Before canonicalisation moves what widens bytes before the copies of them.

@@ -18,18 +18,19 @@ rounding of the middle between two bytes.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from mansard.analysis.byte_rounding import byte_rounding, rounded_to_byte
-from mansard.analysis.operands import with_reads
+from mansard.analysis.operands import inlined, with_body, with_reads
 from mansard.dtypes import DType
 from mansard.ir.graph import Graph, fresh_name
 from mansard.ir.interpreter.graph import load
 from mansard.ir.ops import Generic, Op
-from mansard.ir.scalar import Apply, Arg, Cast, Const, Scalar, walk
+from mansard.ir.scalar import Apply, Arg, Cast, Const, Scalar, rewrite, walk
 from mansard.ir.types import Constant, IndexMap, TensorType, Value
 
 F32, I32 = DType.F32, DType.I32
@@ -66,6 +67,7 @@ class _Folding:
 
     def run(self) -> Graph:
         ops = [self._folded(op) if isinstance(op, Generic) else op for op in self.graph.ops]
+        ops = self._chained(ops)
         if all(a is b for a, b in zip(ops, self.graph.ops, strict=True)):
             return self.graph
         return self.graph.with_ops(ops, constants=self.constants)
@@ -101,6 +103,40 @@ class _Folding:
         assert x is not None
         body = rounded_to_byte(replace(rounding, x=x), op.body.dtype)
         return with_reads(op, inputs, maps, body)
+
+    def _chained(self, ops: list[Op]) -> list[Op]:
+        """The ops with bytes that only one other rounding reads as numbers of its body: they are rounded and
+        limited as before, but not narrowed in between."""
+        folded = {op.outputs[0]: op for op, old in zip(ops, self.graph.ops, strict=True) if op is not old}
+        sums = {
+            value: op
+            for value, op in folded.items()
+            if isinstance(op, Generic) and all(v.type.dtype in (I32, F32) for v in op.inputs)
+        }
+        return [self._joined(op, sums) if isinstance(op, Generic) else op for op in ops]
+
+    def _joined(self, op: Generic, sums: Mapping[Value, Generic]) -> Generic:
+        if op.combiner is not None or not isinstance(op.body, Cast) or byte_rounding(op.body) is None:
+            return op
+        sources = {
+            v: sums[v]
+            for v, m in zip(op.inputs, op.maps, strict=True)
+            if v in sums
+            and m == IndexMap.identity(op.rank)
+            and len(self.users[v]) == 1
+            and v not in self.live
+        }
+        if not sources:
+            return op
+
+        def widened(node: Scalar) -> Scalar:
+            narrow = node.arg if isinstance(node, Cast) and node.dtype is F32 else None
+            return narrow.arg if isinstance(narrow, Cast) and byte_rounding(narrow) is not None else node
+
+        joined = inlined(op, sources)
+        body = rewrite(joined.body, widened)
+        assert isinstance(body, Cast)
+        return with_body(joined, _without_limits_between(body))
 
     def _steps(self, op: Generic, node: Scalar) -> int:
         """Operations from the sum to a node, those in other ops included; a division counts as two."""
@@ -195,3 +231,31 @@ def _combined(op: str, left: _Affine, right: _Affine, *, is_float: bool) -> _Aff
         return None
     with np.errstate(divide="ignore", invalid="ignore"):
         return left.times(right.shift if op == "mul" else 1.0 / right.shift)
+
+
+def _without_limits_between(body: Cast) -> Cast:
+    """A rounding of codes that were rounded to a byte before, ``round(q * 2.0 - 250.0)``: limits of q that those
+    behind it make redundant are left out, and q's zero point is part of the shift."""
+    second = byte_rounding(body)
+    assert second is not None
+    factor, shift, x = 1.0, 0.0, second.x
+    while isinstance(x, Apply) and x.op in ("mul", "add", "sub") and isinstance(x.args[1], Const):
+        by = float(x.args[1].value)
+        if x.op == "mul":
+            factor *= by
+        else:
+            shift += factor * (by if x.op == "add" else -by)
+        x = x.args[0]
+    found = (byte_rounding(Cast(x, dtype)) for dtype in BYTES)
+    first = next((rounding for rounding in found if rounding is not None), None)
+    if first is None or not 0 < factor < np.inf:
+        return body
+    codes: Scalar = Apply("round", (first.x,), F32)
+    least, largest = (np.rint(code * factor + shift) + second.zero for code in (first.low, first.high))
+    if least > second.low:
+        codes = Apply("max", (codes, Const(float(first.low - first.zero), F32)), F32)
+    if largest < second.high:
+        codes = Apply("min", (codes, Const(float(first.high - first.zero), F32)), F32)
+    scaled = Apply("mul", (codes, Const(float(np.float32(factor)), F32)), F32)
+    moved = Const(float(np.float32(shift + factor * first.zero)), F32)
+    return rounded_to_byte(replace(second, x=Apply("add", (scaled, moved), F32)), body.dtype)

@@ -187,3 +187,36 @@ def test_other_windows_of_real_numbers_stay(scale, fill, offset):
     b = GraphBuilder()
     graph = b.build([largest(b, scale, fill, offset)])
     assert read_bytes(graph) is graph
+
+
+def twice(b, factor, zero):
+    """A layer that is rounded to bytes, and these to other bytes, as where a clamp is quantised by itself."""
+    real = call("mul", call("sub", Cast(Arg(0, U8), F32), Const(3.0, F32)), Const(factor, F32))
+    return each(b, layer(b), to_bytes(real, zero, 0, 255, U8))
+
+
+@pytest.mark.parametrize(
+    ("factor", "zero", "limits"),
+    [(2.5, 0, 2), (0.5, 0, 3), (2.5, 40, 3), (0.5, 40, 4)],
+    ids=["the second ends first", "q ends above", "below", "on both sides"],
+)
+def test_bytes_that_are_rounded_again_are_not_narrowed_in_between(factor, zero, limits):
+    b = GraphBuilder()
+    graph = b.build([twice(b, factor, zero)])
+    after = eliminate_dead(fold_requantisation(graph))
+    agree(graph, after)
+    *_, last = after.ops
+    assert len(after.ops) == 2
+    assert sum(node.op in ("max", "min") for node in _applies(last.body)) == limits
+    assert sum(node.op == "round" for node in _applies(last.body)) == 2
+    assert sum(isinstance(node, Cast) and node.dtype is U8 for node in walk(last.body)) == 1
+
+
+def test_bytes_that_others_read_are_stored():
+    b = GraphBuilder()
+    q = layer(b)
+    again = each(b, q, to_bytes(call("mul", Cast(Arg(0, U8), F32), Const(0.5, F32)), 0, 0, 255, U8))
+    graph = b.build([again, q])
+    after = eliminate_dead(fold_requantisation(graph))
+    agree(graph, after)
+    assert len(after.ops) == 3
