@@ -9,7 +9,7 @@ from support.quantised.windows import CHANNELS, DENSE, PICTURES, window_graph
 
 from mansard.codegen.loop_nest import Nest
 from mansard.codegen.schedules import choose
-from mansard.codegen.schedules.cpu import contraction, window_dot
+from mansard.codegen.schedules.cpu import contraction, window, window_depthwise, window_dot
 from mansard.codegen.schedules.cpu import map as maps
 from mansard.compiler.targets import resolve_targets
 from mansard.ir.interpreter.graph import interpret
@@ -22,8 +22,8 @@ from mansard.passes.pipeline import canonical_steps
 from mansard.placement import PlacementOptions
 
 
-def schedules(graph):
-    (target,) = resolve_targets(("cpu",), PlacementOptions())
+def schedules(graph, name="cpu"):
+    (target,) = resolve_targets((name,), PlacementOptions())
     canonical = run_passes(graph, canonical_steps())
     stored = eliminate_dead(partial(read_padding, stored_bytes=True)(canonical))
     dispatches = mark_packable(fuse(stored)).dispatches
@@ -60,3 +60,15 @@ def test_windows_of_single_channels(name, target):
     graph, _ = window_graph(CHANNELS[name])
     assert len(schedules(graph)) == 1
     agrees(CHANNELS[name], target)
+
+
+@pytest.mark.parametrize("name", CHANNELS)
+def test_four_columns_of_unsigned_bytes_are_one_factor_where_a_cpu_has_the_instructions(name):
+    graph, _ = window_graph(CHANNELS[name])
+    fours = {"3x3", "strided", "without padding", "5x5", "7x7, strided", "strided by 3"}
+    ((with_, _),) = schedules(
+        graph, "cpu:x86_64+avx,+avx2,+avx512f,+avx512bw,+avx512vl,+avx512vnni,+avx512vbmi"
+    )
+    assert (with_ is window_depthwise.schedule) == (name in fours)
+    ((without, _),) = schedules(graph, "cpu:x86-64-v3")
+    assert (without is window.schedule) == (name != "zero point")

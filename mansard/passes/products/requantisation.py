@@ -234,8 +234,8 @@ def _combined(op: str, left: _Affine, right: _Affine, *, is_float: bool) -> _Aff
 
 
 def _without_limits_between(body: Cast) -> Cast:
-    """A rounding of codes that were rounded to a byte before, ``round(q * 2.0 - 250.0)``: limits of q that those
-    behind it make redundant are left out, and q's zero point is part of the shift."""
+    """A rounding of codes that were rounded to a byte before, ``round(q * 2.0 - 250.0)``: limits of q that
+    those behind it make redundant are left out, and q's zero point is part of the shift."""
     second = byte_rounding(body)
     assert second is not None
     factor, shift, x = 1.0, 0.0, second.x

@@ -117,5 +117,8 @@ CHANNELS = {
     "strided": Window((12, 13), 72, stride=2).padded(0, 1),
     "5x5, dilated, signed": Window((13, 11), 16, taps=5, dilation=2, image=I8).padded(4),
     "without padding": Window((8, 9), 20, taps=2),
+    "5x5": Window((11, 30), 24, taps=5).padded(2),
+    "7x7, strided": Window((15, 17), 32, taps=7, stride=2, batch=2).padded(3),
+    "strided by 3": Window((13, 14), 16, stride=3).padded(),
 }
 """Windows of single channels."""

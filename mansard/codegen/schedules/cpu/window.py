@@ -179,7 +179,7 @@ def schedule(nest: Nest, target: KernelTarget, name: str, parameters: Parameters
 
 
 @dataclass(frozen=True)
-class _WindowTile:
+class WindowTile:
     """A register tile: points of the row from ``start`` on by vectors of columns from ``first`` on (the
     vector numbered ``vector``); ``last`` marks the last one of the columns."""
 
@@ -292,7 +292,7 @@ class Windows:
         if carried is None:
             carried = [reduce.start(b, self.root, self.loops.lanes) for _ in cells]
         if level == len(axes) - 1:
-            tile = _WindowTile(start, taps_in_range, vector, first, cells, last)
+            tile = WindowTile(start, taps_in_range, vector, first, cells, last)
             return self._unrolled(tile, carried) if self.unrolls else self._tap_by_tap(tile, carried)
         lower, upper = self._clip(axes[level])
         with b.for_(lower, upper, inits=carried) as loop, self.ev.scope():
@@ -317,7 +317,7 @@ class Windows:
         lower = b.binary("min", b.binary("div", before, step), taps)
         return lower, b.binary("min", b.binary("div", after, step), taps)
 
-    def _tap_by_tap(self, tile: _WindowTile, carried: Sequence[KValue]) -> Sequence[KValue]:
+    def _tap_by_tap(self, tile: WindowTile, carried: Sequence[KValue]) -> Sequence[KValue]:
         """A sequence of taps, each with the loops inside it innermost."""
         for tap, inside in enumerate(tile.taps_in_range.inside):
             if not inside:
@@ -327,7 +327,7 @@ class Windows:
                 carried = self._loops(self.loops.inner, carried, partial(self._accumulate, tile, points))
         return carried
 
-    def _unrolled(self, tile: _WindowTile, carried: Sequence[KValue]) -> Sequence[KValue]:
+    def _unrolled(self, tile: WindowTile, carried: Sequence[KValue]) -> Sequence[KValue]:
         """All taps, ordered by the element that they read: an element is loaded once and used by every tap
         that reads it, and needs a register only until then."""
         row = self.loops.row
@@ -347,7 +347,7 @@ class Windows:
         return carried
 
     def _accumulate(
-        self, tile: _WindowTile, points: Sequence[tuple[int, int, int, int]], carried: Sequence[KValue]
+        self, tile: WindowTile, points: Sequence[tuple[int, int, int, int]], carried: Sequence[KValue]
     ) -> Sequence[KValue]:
         """One multiply-add for each (accumulator, point of the row, vector, tap)."""
         out = list(carried)
