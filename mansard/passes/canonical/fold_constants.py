@@ -69,6 +69,8 @@ class _Folder:
         self.live = graph.live_outs()
         self.literals: dict[Value, Const] = {}
         self.generated: dict[Value, Generic] = {}
+        self.unstored: dict[Value, Constant] = {}
+        """What is computed from constants and too large to be one: a sum over it may be small enough."""
 
     def run(self) -> Graph:
         ops: list[Op] = []
@@ -129,19 +131,28 @@ class _Folder:
 
     # Folding --------------------------------------------------------------------------------
     def _fold(self, op: Op) -> bool:
-        if op.has_effect or not all(v in self.constants or v in self.generated for v in op.inputs):
+        if op.has_effect or not all(self._is_known(v) for v in op.inputs):
             return False
         if isinstance(op, Generic) and is_generated(op):
             return False
-        if not _static(op) or not self._is_worthwhile(op):
+        if not _static(op):
             return False
         sources = tuple((v, self._source(v)) for v in op.inputs)
+        if not self._is_worthwhile(op):
+            if isinstance(op, Generic):
+                (self.unstored[op.output],) = folded(op, sources, keep=False)
+            return False
         self.constants.update(zip(op.outputs, folded(op, sources), strict=True))
         return True
+
+    def _is_known(self, value: Value) -> bool:
+        return value in self.constants or value in self.generated or value in self.unstored
 
     def _source(self, value: Value) -> Constant:
         if value in self.constants:
             return self.constants[value]
+        if value in self.unstored:
+            return self.unstored[value]
         return folded(self.generated[value], ())[0]
 
     def _is_worthwhile(self, op: Op) -> bool:
@@ -174,16 +185,19 @@ def _static(op: Op) -> bool:
     return all(isinstance(d, int) for d in (*op.extents, *sizes, *coefficients))
 
 
-def folded(op: Op, sources: Sequence[tuple[Value, Constant]]) -> list[Constant]:
-    """The results of ``op`` over constants, as constants computed once on first use."""
+def folded(op: Op, sources: Sequence[tuple[Value, Constant]], *, keep: bool = True) -> list[Constant]:
+    """The results of ``op`` over constants, as constants computed on first use; with ``keep`` only then."""
     results: list[Array] = []
 
     def compute(index: int) -> Array:
-        if not results:
-            results.extend(
-                np.ascontiguousarray(r).reshape(r.shape) for r in run_op(op, [load(v, c) for v, c in sources])
-            )
-        return results[index]
+        if results:
+            return results[index]
+        found = [
+            np.ascontiguousarray(r).reshape(r.shape) for r in run_op(op, [load(v, c) for v, c in sources])
+        ]
+        if keep:
+            results.extend(found)
+        return found[index]
 
     keys = ", ".join(constant.key for _, constant in sources)
     digest = hashlib.sha256(f"{attributes(op)!r}({keys})".encode()).hexdigest()[:16]

@@ -26,11 +26,13 @@ limit and the rounding grows with its operand, and so does its rounding in f32.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 from mansard.analysis.affine import Affine
 from mansard.analysis.byte_rounding import ByteRounding, byte_rounding, rounded_to_byte
 from mansard.analysis.operands import inlined
+from mansard.dims import DimLike
 from mansard.dtypes import DType
 from mansard.ir.graph import Graph, fresh_name
 from mansard.ir.interpreter.graph import load
@@ -154,7 +156,7 @@ class _Merging:
         known = [self._literal(v) for v in op.inputs]
         if any(literal is None for literal in known):
             return None
-        return _evaluated(op.body, known)  # type: ignore[arg-type]
+        return _evaluated(op.body, known, op.extents)  # type: ignore[arg-type]
 
 
 def _joined(op: Generic, source: Generic) -> Generic:
@@ -169,9 +171,9 @@ def _element(value: Value, constant: Constant) -> Const | None:
     return Const(element, value.type.dtype)
 
 
-def _evaluated(body: Scalar, arguments: list[Const]) -> Const | None:
-    """A body of literals as a literal."""
-    affine = Affine(())
+def _evaluated(body: Scalar, arguments: Sequence[Const], extents: Sequence[DimLike] = ()) -> Const | None:
+    """A body of literals, and of indices of dims of one element, as a literal."""
+    affine = Affine(extents)
     placed = rewrite(body, lambda n: arguments[n.index] if isinstance(n, Arg) else n)
     result = rewrite(placed, lambda node: simplify_node(node, affine))
     return result if isinstance(result, Const) else None
@@ -315,5 +317,5 @@ def _pads(pad: Pad, user: Op) -> bool:
 
 
 def _padding(pad: Pad, user: Generic) -> int | None:
-    byte = _evaluated(user.body, [Const(pad.value, pad.output.type.dtype)])
+    byte = _evaluated(user.body, [Const(pad.value, pad.output.type.dtype)], user.extents)
     return None if byte is None else int(byte.value)

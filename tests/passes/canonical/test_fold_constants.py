@@ -100,6 +100,21 @@ def test_tiny_results_are_always_folded():
     assert fold_constants(graph).ops == ()
 
 
+def test_a_small_sum_over_a_map_that_is_too_large_to_store_is_folded():
+    b = GraphBuilder()
+    codes = random((300, 400), DType.I8)
+    w = b.constant("w", Constant.of(codes, "w"), codes.shape, DType.I8)
+    wide = b.generic([w], [plain(0, 1)], codes.shape, Cast(arg(0, DType.I8), F32))
+    total = b.generic([wide], [plain(0, 1)], codes.shape, arg(0), reduced=1, combiner="add")
+    x, y = (b.input(name, shape, F32) for name, shape in (("x", (300,)), ("y", codes.shape)))
+    graph = b.build([elementwise(b, "add", x, total), elementwise(b, "add", y, wide)])
+    after = eliminate_dead(fold_constants(graph))
+    assert [op.output.type.shape for op in after.ops] == [codes.shape, (300,), codes.shape]
+    data = [random((300,)), random(codes.shape)]
+    for old, new in zip(interpret(graph, data), interpret(after, data), strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
 def test_packed_weight_stays_packed():
     b = GraphBuilder()
     w = b.constant("w", Constant.of(random((256, 256), DType.F16), "w"), (256, 256), DType.F16)

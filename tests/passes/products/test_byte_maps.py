@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.graphs import F32
+from support.graphs import F32, maps
 
 from mansard.analysis.byte_rounding import byte_rounding
 from mansard.dtypes import DType
 from mansard.ir import GraphBuilder, IndexMap
 from mansard.ir.interpreter.graph import interpret
 from mansard.ir.ops import Generic, Pad
-from mansard.ir.scalar import Apply, Arg, Bitcast, Cast, Const
+from mansard.ir.scalar import Apply, Arg, Bitcast, Cast, Const, Index
 from mansard.ir.verify import verify
 from mansard.passes.products.byte_maps import merge_byte_maps
 
@@ -144,3 +144,13 @@ def test_integers_that_wrap_are_not_roundings():
     signed = chain(b, b.input("x", (4, 8), F32), *steps(12.7, 0.0, -128.0, 127.0), Cast(X, I8))
     moved = chain(b, signed, Cast(Arg(0, I8), I32), apply("add", Q, number(100, I32)), Cast(Q, I8))
     assert len(roundings(merged(b.build([moved])))) == 1  # the signed one, before it wraps
+
+
+def test_places_are_no_literals():
+    b = GraphBuilder()
+    x = b.input("x", (1, 4), F32)
+    one = b.generic([], [], (1,), Cast(Index(0), F32))
+    moved = b.generic([x, one], [maps(0, 1), maps(0)], (1, 4), apply("add", X, Arg(1, F32)))
+    padded = b.pad(chain(b, moved, *relu6()), (0, 1), (0, 1), 0.0)
+    placed = chain(b, padded, apply("add", X, Cast(Index(1), F32)), *steps(), Cast(X, U8))
+    merged(b.build([placed]))
