@@ -20,7 +20,8 @@ class Refined(nn.Module):
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.module, self.refine = module, nn.Conv2d(21, 21, 3, padding=1)
+        classes = module.module.config.num_labels
+        self.module, self.refine = module, nn.Conv2d(classes, classes, 3, padding=1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         size = (PIXELS, PIXELS)

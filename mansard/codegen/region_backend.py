@@ -30,6 +30,7 @@ from mansard.ir.region import Partition, Region, extract
 from mansard.ir.types import Value
 from mansard.regions.named.graph import NamedGraph
 from mansard.regions.named.ops import NamedOp
+from mansard.regions.named.sixteen_bits import with_one_width, with_unsigned_values
 from mansard.regions.onnx import write_onnx
 from mansard.regions.partition import Limits, partition, refusals, units
 from mansard.regions.raising import raise_graph
@@ -169,6 +170,10 @@ class OnnxRegionBackend(RegionBackend):
     """A toolchain that reads ONNX. Code is a `mansard.hal.program.Program`, kept in the cache by the model,
     the target and ``version``, which changes with the toolchain."""
 
+    unsigned_values = False
+    """Whether 16-bit values are given to the toolchain without a sign, and none beside 8-bit ones of an op
+    (`mansard.regions.named.sixteen_bits`)."""
+
     def __init__(self) -> None:
         self._kept: OrderedDict[str, bytes] = OrderedDict()
         self._lock = threading.Lock()
@@ -189,7 +194,8 @@ class OnnxRegionBackend(RegionBackend):
     def build(self, region: NamedGraph, target: KernelTarget) -> bytes:
         """A program. Raises what `RegionBackend.build` raises."""
         try:
-            written = write_onnx(region)
+            uniform = with_unsigned_values(with_one_width(region)) if self.unsigned_values else region
+            written = write_onnx(uniform)
         except CodegenError as error:
             raise Refused(str(error)) from error
         digest = hashlib.sha256(written.data).hexdigest()

@@ -14,6 +14,7 @@ from mansard.frontends import import_model
 from mansard.ir.graph import Graph
 from mansard.regions.named import Conv, MatMul, NamedGraph, Recode
 from mansard.regions.named.evaluate import evaluate
+from mansard.regions.named.sixteen_bits import with_one_width, with_unsigned_values
 from mansard.regions.onnx import onnx_bytes, onnx_model
 from mansard.regions.raising import raise_graph
 from mansard.regions.tosa.write import refusals
@@ -70,3 +71,18 @@ def test_onnx_runtime_answers_within_two_steps(quantised) -> None:
 def test_all_but_the_floats_at_either_end_has_a_form_in_tosa(quantised) -> None:
     _, named, _ = quantised
     assert all(isinstance(op, Recode) for op in refusals(named))
+
+
+def test_one_width_within_an_op_and_values_without_a_sign_are_the_same_numbers(quantised) -> None:
+    _, named, x = quantised
+    other = with_unsigned_values(with_one_width(named))
+    for op in other.ops:
+        values = [v for v in (*op.inputs, op.output) if v in other.encodings and v not in other.constants]
+        assert isinstance(op, Recode) or len({v.type.dtype for v in values}) <= 1
+        assert all(v.type.dtype is not DType.I16 for v in values)
+    last = named.producers()[named.outputs[0]]
+    mixed = any(v.type.dtype is DType.U8 for op in named.ops for v in op.inputs)
+    step = named.encodings[last.inputs[0]].scale
+    (wanted,) = evaluate(named, [x])
+    for results in (evaluate(other, [x]), run_onnx(onnx_bytes(other), other, [x])):
+        assert np.abs(results[0] - wanted).max() <= (0.02 * np.abs(wanted).max() if mixed else 2.01 * step)

@@ -41,6 +41,7 @@ class QnnBackend(OnnxRegionBackend):
 
     name = "qnn"
     region_format = vendor.FORMAT
+    unsigned_values = True
     toolchain = "Qualcomm's compiler"
 
     def __init__(self) -> None:

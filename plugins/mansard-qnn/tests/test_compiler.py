@@ -162,3 +162,17 @@ def test_an_estimate_is_of_the_chip_and_grows_with_the_work(in_f16):
     large = mansard.compile(module, (torch.randn(1, 3, 224, 224),), devices=["qnn"])
     assert rows(large)["region"].costs["qnn"] > small > 0.02
     assert np.isfinite(small)
+
+
+@pytest.mark.parametrize("scheme", ["int16", "mixed"])
+def test_networks_with_16_bit_values_are_one_region(scheme):
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(3, 8, 3, stride=2), nn.ReLU6(), nn.Conv2d(8, 8, 3, groups=8), nn.Conv2d(8, 5, 1)]
+    data = [(torch.randn(1, 3, 12, 12),) for _ in range(2)]
+    model = mansard.quantize(nn.Sequential(*layers).eval(), data, scheme=scheme, budget=0.5)
+    (x,) = data[0]
+    with mansard.compile(model, devices=["qnn"]) as npu, mansard.compile(model, devices="cpu") as cpu:
+        assert {row.device for row in npu.explain().rows if row.dispatch.startswith("region")} == {"qnn"}
+        assert sum(row.dispatch.startswith("region") for row in npu.explain().rows) == 1
+        theirs, ours = np.asarray(npu(x)), np.asarray(cpu(x))
+    assert np.abs(theirs - ours).max() <= (1e-3 if scheme == "int16" else 2e-2) * np.abs(ours).max()
