@@ -48,15 +48,16 @@ _ABOUT = """# Networks in int8 on Arm Ethos-U
     build/plugins/ethos-u/bin/python -m benchmarks.npu --device ethos-u \\
         --markdown benchmarks/results/MACHINE/npu-ethos-u.md
 
-Random weights, `mansard.quantize(network, 4 random inputs, scheme="int8")`. *Cycles* are Vela's estimate,
-*ms* at the clock of its system configuration: 1 GHz for a U85, 500 MHz for a U55. *Different* counts elements
-of the regions' results that TOSA's reference model and `mansard.regions.tosa.evaluate` compute differently,
-each region with the inputs that it has in the network. *Answers* counts those of the compiled network that
-are not those of this evaluation, with the interpreter of the Graph for the ops outside of regions, and by
-which part of the largest answer: sums of floats on the CPU have an order of their own. *From the CPU* is the
-relative L2 distance of the answers from those of the same int8 network on Mansard's CPU, which rounds halves
-to even where TOSA rounds them up; random weights let such steps spread. *Top-1* is how often the largest
-answer is the same.
+Networks of `benchmarks/npu/networks.py` by `mansard.quantize(network, data, scheme="int8")`;
+`deeplabv3_refined` is DeepLabV3 whose logits are resized and go through one more convolution. *Cycles* are
+Vela's estimate, *ms* at the clock of its system configuration: 1 GHz for a U85, 500 MHz for a U55.
+*Different* counts elements of the regions' results that TOSA's reference model and
+`mansard.regions.tosa.evaluate` compute differently, each region with the inputs that it has in the network.
+*Answers* counts those of the compiled network that are not those of this evaluation, with the interpreter of
+the Graph for the ops outside of regions, and by which part of the largest answer: sums of floats on the CPU
+have an order of their own. *From the CPU* is the relative L2 distance of the answers from those of the same
+int8 network on Mansard's CPU, which rounds halves to even where TOSA rounds them up; weights that no one has
+trained let such steps spread. *Top-1* is how often the largest answer is the same.
 """
 _HEAD = (
     "| network | target | regions | multiply-adds in them | cycles | ms | different | answers "
