@@ -23,8 +23,9 @@ def section(rows: list[Row]) -> str:
         f"LiteRT) within 1e-4 of the largest number of a result; the largest error is {worst:.1e}. `static` "
         "has the sizes of the publication, `open` a batch and, where the model allows it, other sizes that "
         "vary, called with two sets of them. `split` has at least three tenths of the dispatches on each "
-        "device; an empty cell was not run. Compile times are of two cores without caches (processor time of "
-        f"the compiler's process where other programs made that less); the longest is {slowest} s.",
+        "device; an empty cell was not run. Compile times are from the framework's model on, of two cores "
+        "without caches; where other programs delayed a compilation, its processor time, with that of the "
+        f"compiler's own processes. The longest is {slowest} s.{_commits(rows)}",
         "",
         "| model | framework | sizes | dispatches | error on cpu | on vulkan | split | compiled in s |",
         "|---|---|---|---:|---:|---:|---:|---:|",
@@ -37,6 +38,12 @@ def section(rows: list[Row]) -> str:
         cells = [_cell(by_place.get(p)) for p in PLACES]
         lines.append(f"| {' | '.join(key)} | {counts} | {' | '.join(cells)} | {times} |")
     return "\n".join(lines) + "\n"
+
+
+def _commits(rows: list[Row]) -> str:
+    """Of which the rows are, where there are several."""
+    commits = sorted({str(row["revision"]) for row in rows if "revision" in row})
+    return f" Rows are of the commits {', '.join(commits)}." if len(commits) > 1 else ""
 
 
 def _seconds(row: Row) -> float:
