@@ -17,10 +17,9 @@ PIXELS = 65
 class Refined(nn.Module):
     """Logits resized to 65 x 65, bilinear, and a 3 x 3 convolution of them."""
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, classes: int) -> None:
         super().__init__()
         torch.manual_seed(0)
-        classes = module.module.config.num_labels
         self.module, self.refine = module, nn.Conv2d(classes, classes, 3, padding=1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -33,5 +32,7 @@ def quantised() -> tuple[Any, nn.Module, list[tuple[torch.Tensor]]]:
     import mansard
 
     module, data = network("deeplabv3")
-    refined = Refined(module).eval()
+    with torch.no_grad():
+        classes = module(*data[0]).shape[1]
+    refined = Refined(module, classes).eval()
     return mansard.quantize(refined, data, scheme="int8"), refined, data
