@@ -154,20 +154,27 @@ class _Demotion:
         return None if source is None else _Side(source, index_map, shift)
 
     def _shifted(self, value: Value) -> tuple[Value, int]:
-        """``value`` as another value of the same shape plus a constant."""
+        """``value`` as another value of the same shape plus a constant, which may take several additions."""
+        total = 0
+        while (step := self._addition(value)) is not None:
+            value, total = step[0], total + step[1]
+        return value, total
+
+    def _addition(self, value: Value) -> tuple[Value, int] | None:
+        """``value`` as another value of the same shape plus a constant; None if no addition makes it."""
         producer = self.producers.get(value)
         if not isinstance(producer, Generic) or producer.combiner is not None:
-            return value, 0
+            return None
         body = producer.body
         if not isinstance(body, Apply) or body.op not in ("add", "sub"):
-            return value, 0
+            return None
         moved, number = body.args
         if not isinstance(number, Const) or not number.dtype.is_int:
-            return value, 0
+            return None
         while isinstance(moved, Cast) and _widens(moved):
             moved = moved.arg
         if not isinstance(moved, Arg) or producer.maps[moved.index] != IndexMap.identity(value.type.rank):
-            return value, 0
+            return None
         shift = int(number.value) if body.op == "add" else -int(number.value)
         return producer.inputs[moved.index], shift
 
