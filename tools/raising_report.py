@@ -18,7 +18,7 @@ from mansard.ir.dispatch import is_contraction
 from mansard.ir.graph import Graph
 from mansard.ir.ops import Generic, Op
 from mansard.passes.pass_manager import run_passes
-from mansard.passes.pipeline import graph_steps, pipeline
+from mansard.passes.pipeline import PipelineSettings, graph_steps, pipeline
 from mansard.regions.partition import partition_raised
 from mansard.regions.raising import raise_graph
 
@@ -32,7 +32,7 @@ def multiply_adds(op: Op) -> int:
 
 def report(graph: Graph) -> str:
     """The report of a graph as a frontend imports it."""
-    graph = run_passes(graph, graph_steps(pipeline()))
+    graph = run_passes(graph, graph_steps(pipeline(PipelineSettings(regions=True))))
     raised = raise_graph(graph)
     total = sum(map(multiply_adds, graph.ops))
     share = sum(multiply_adds(op) for op in graph.ops if op not in raised.reasons) / total if total else 1.0

@@ -36,6 +36,7 @@ def target_pipeline(
             quantisation=options.quantisation,
             check_indices=options.check_indices,
             gpu=bool(gpus),
+            regions=any(t.backend.region_format for t in targets),
             attention_workgroups=_attention_workgroups(gpus) if only_gpus else None,
             buffer_limit=min(limits, default=None),
             fuse_attention=lambda form: _takes_attention(form, targets),

@@ -67,6 +67,8 @@ class PipelineSettings:
     precision: str = "f32"
     gpu: bool = False
     """Whether a GPU is among the targets asked for."""
+    regions: bool = False
+    """Whether a target's backend compiles regions."""
     attention_workgroups: int | None = None
     """Workgroups that an attention should have, where all targets asked for are GPUs."""
     buffer_limit: tuple[int, str] | None = None
@@ -174,8 +176,9 @@ def pipeline(settings: PipelineSettings | None = None) -> tuple[Step, ...]:
         PassStep(demote_integers),
         PassStep(fold_constants),
         PassStep(read_bytes),
-        # Once the sums over weights are constants, like biases and scales.
-        PassStep(fold_requantisation),
+        # Once the sums over weights are constants, like biases and scales. Toolchains of regions know bytes
+        # between layers as values.
+        PassStep(partial(fold_requantisation, join=not s.regions)),
         # Before channels_last, which considers the readers of a value: only real ones may count.
         PassStep(eliminate_dead),
         # -- Layout --------------------------------------------------------------------------------

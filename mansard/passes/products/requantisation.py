@@ -53,13 +53,17 @@ class _Affine:
         return _Affine(tuple((value, scale * factor) for value, scale in self.terms), self.shift * factor)
 
 
-def fold_requantisation(graph: Graph) -> Graph:
-    """Fold what happens between a sum of products and bytes; the same graph where nothing does."""
-    return _Folding(graph).run()
+def fold_requantisation(graph: Graph, *, join: bool = True) -> Graph:
+    """Fold what happens between a sum of products and bytes; the same graph where nothing does.
+
+    With ``join``, bytes that only one other rounding reads are computed there, without being narrowed.
+    """
+    return _Folding(graph, join).run()
 
 
 class _Folding:
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, join: bool) -> None:
+        self.join = join
         self.graph, self.producers, self.users = graph, graph.producers(), graph.users()
         self.live = set(graph.live_outs())
         self.taken = {v.name for v in graph.values()}
@@ -67,7 +71,7 @@ class _Folding:
 
     def run(self) -> Graph:
         ops = [self._folded(op) if isinstance(op, Generic) else op for op in self.graph.ops]
-        ops = self._chained(ops)
+        ops = self._chained(ops) if self.join else ops
         if all(a is b for a, b in zip(ops, self.graph.ops, strict=True)):
             return self.graph
         return self.graph.with_ops(ops, constants=self.constants)

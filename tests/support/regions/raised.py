@@ -16,7 +16,7 @@ from mansard.ir.interpreter.graph import interpret, run_op
 from mansard.ir.ops import Generic, Op
 from mansard.ir.types import Value
 from mansard.passes.pass_manager import run_passes
-from mansard.passes.pipeline import graph_steps, pipeline
+from mansard.passes.pipeline import PipelineSettings, graph_steps, pipeline
 from mansard.regions.named import NamedGraph
 from mansard.regions.named.evaluate import evaluate, evaluate_op
 from mansard.regions.onnx import onnx_bytes
@@ -27,7 +27,7 @@ Array = np.ndarray[Any, Any]
 
 def canonical(graph: Graph) -> Graph:
     """The graph that backends are asked to partition."""
-    return run_passes(graph, graph_steps(pipeline()))
+    return run_passes(graph, graph_steps(pipeline(PipelineSettings(regions=True))))
 
 
 def graph_of(text: str) -> Graph:
