@@ -239,7 +239,6 @@ UNSUPPORTED: dict[str, tuple[Any, str]] = {
         lambda x: torch.linalg.svd(x)[1],
         r"aten\._linalg_svd.*torch_import\.py:\d+.*no lowering.*supported: elementwise",
     ),
-    "nonzero": (torch.nonzero, r"aten\.nonzero.*depends on the content"),
     "random": (torch.rand_like, r"aten\.rand_like.*random numbers"),
     "complex": (
         lambda x: torch.linalg.svd(torch.fft.fft(x))[1],
