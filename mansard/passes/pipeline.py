@@ -67,8 +67,6 @@ class PipelineSettings:
     precision: str = "f32"
     gpu: bool = False
     """Whether a GPU is among the targets asked for."""
-    regions: bool = False
-    """Whether a target's backend compiles regions."""
     attention_workgroups: int | None = None
     """Workgroups that an attention should have, where all targets asked for are GPUs."""
     buffer_limit: tuple[int, str] | None = None
@@ -90,6 +88,8 @@ class PipelineSettings:
     """How the weights of products are stored, if not as the model has them."""
     shared: frozenset[str] = frozenset()
     """Keys of the constants that other methods of the model read too."""
+    regions: bool = False
+    """Whether a target's backend compiles regions."""
 
 
 CANONICALISE = Fixpoint(
