@@ -11,13 +11,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
 from mansard.errors import UnsupportedOpError
 from mansard.frontends.pytorch.expansion.recurrent_ops import OPS
-from mansard.frontends.pytorch.expansion.splice import replace_results, splice
+from mansard.frontends.pytorch.expansion.splice import replace_results, splice, trace
 from mansard.frontends.pytorch.inserter import Inserter
 from mansard.frontends.pytorch.locations import location_of
 
@@ -172,10 +170,7 @@ class _Unroller:
             rest = iter(tensors)
             return function(*(None if a is None else next(rest) for a in operands))
 
-        values = [a.meta["val"] for a in nodes]
-        mode = next(v.fake_mode for v in values if isinstance(v, FakeTensor))
-        with torch.no_grad(), mode:
-            return make_fx(of_tensors, decomposition_table=dict(self._table))(*values), nodes
+        return trace(of_tensors, nodes, self._table), nodes
 
     def _call(self, target: Any, *args: Any) -> Any:
         with self._module.graph.inserting_before(self._node):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -56,11 +56,17 @@ def _attribute(module: torch.fx.GraphModule, part: torch.fx.GraphModule, target:
 
 def call(module: torch.fx.GraphModule, before: Any, function: Callable[..., Any], *args: Any) -> list[Any]:
     """Trace ``function`` of tensors on the values of nodes, and copy what it computes before a node."""
+    return splice(module, before, trace(function, args), args)
+
+
+def trace(
+    function: Callable[..., Any], args: Sequence[Any], table: Mapping[Any, Callable[..., Any]] | None = None
+) -> torch.fx.GraphModule:
+    """The ops of ``function`` on the values of nodes, decomposed by ``table``."""
     values = [arg.meta["val"] for arg in args]
     mode = next(v.fake_mode for v in values if isinstance(v, FakeTensor))
     with torch.no_grad(), mode:
-        traced = make_fx(function)(*values)
-    return splice(module, before, traced, args)
+        return make_fx(function, decomposition_table=dict(table or {}))(*values)
 
 
 def replace_results(module: torch.fx.GraphModule, node: Any, results: Sequence[Any]) -> None:
