@@ -60,12 +60,7 @@ class _Layers(CommonLayers):
         return self._conv(x, w, size, 0, 1, 1) + self.weight(f"{name}.bias", (out,), "shift")
 
     def batch_norm(self, x: Tensor, name: str) -> Tensor:
-        scale, shift, mean, variance = (
-            self.weight(f"{name}.{part}", (x.shape[3],), kind)
-            for part, kind in (
-                ("weight", "scale"), ("bias", "shift"), ("mean", "shift"), ("variance", "variance"),
-            )
-        )  # fmt: skip
+        scale, shift, mean, variance = self.statistics(name, x.shape[3])
         return (x - mean) * (lax.rsqrt(variance + 1e-5) * scale) + shift
 
     def _scale_shift(self, width: int, name: str) -> tuple[Tensor, Tensor]:

@@ -53,12 +53,7 @@ class Layers(CommonLayers):
         return self._conv(x, w, size, 0, 1) + self.weight(f"{name}.bias", (out,), "shift")
 
     def batch_norm(self, x: Tensor, name: str) -> Tensor:
-        scale, shift, mean, variance = (
-            self.weight(f"{name}.{part}", (x.shape[3],), kind)
-            for part, kind in (
-                ("weight", "scale"), ("bias", "shift"), ("mean", "shift"), ("variance", "variance"),
-            )
-        )  # fmt: skip
+        scale, shift, mean, variance = self.statistics(name, x.shape[3])
         return tf.nn.batch_normalization(x, mean, variance, shift, scale, 1e-5)
 
     def _scale_shift(self, width: int, name: str) -> tuple[Tensor, Tensor]:

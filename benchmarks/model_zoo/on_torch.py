@@ -50,12 +50,7 @@ class Network(CommonLayers, nn.Module):
         return F.conv2d(x, w, self.weight(f"{name}.bias", (out,), "shift"), size)
 
     def batch_norm(self, x: Tensor, name: str) -> Tensor:
-        scale, shift, mean, variance = (
-            self.weight(f"{name}.{part}", (x.shape[1],), kind)
-            for part, kind in (
-                ("weight", "scale"), ("bias", "shift"), ("mean", "shift"), ("variance", "variance"),
-            )
-        )  # fmt: skip
+        scale, shift, mean, variance = self.statistics(name, x.shape[1])
         return F.batch_norm(x, mean, variance, scale, shift, eps=1e-5)
 
     def group_norm(self, x: Tensor, name: str, groups: int) -> Tensor:

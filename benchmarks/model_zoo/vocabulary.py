@@ -144,3 +144,8 @@ class CommonLayers:
     def constant(self, name: str, shape: Sequence[int]) -> Tensor:
         """See `Vocabulary.constant`."""
         return self.weight(name, shape, "scale")
+
+    def statistics(self, name: str, channels: int) -> list[Tensor]:
+        """The scale, shift, mean and variance of a batch norm, (channels,) each."""
+        parts = {"weight": "scale", "bias": "shift", "mean": "shift", "variance": "variance"}
+        return [self.weight(f"{name}.{part}", (channels,), kind) for part, kind in parts.items()]
