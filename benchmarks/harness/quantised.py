@@ -7,6 +7,7 @@ operator that the quantiser knows.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,24 @@ def model_file(case: Case, work: Path) -> Path:
 
 def _write(case: Case, work: Path, path: Path) -> None:
     import torch
+
+    plain = path.with_suffix(".f32.onnx")
+    args = networks.tensors(case, case.inputs(work))
+    module = networks.entry(case, work)
+    torch.onnx.export(module, args, str(plain), dynamo=False, opset_version=17, input_names=["x"])
+    kinds = PRODUCTS if case.network == "minilm" else None
+    quantise_file(plain, path, [{"x": case.inputs(work)[0]}], op_types=kinds)
+
+
+def quantise_file(
+    plain: Path,
+    path: Path,
+    calls: Iterable[Mapping[str, Any]],
+    *,
+    op_types: Sequence[str] | None = None,
+) -> None:
+    """Write the quantised form of an ONNX file, with ranges from ``calls`` (arrays by input): the ops of
+    ``op_types``, or all."""
     from onnxruntime.quantization import (
         CalibrationDataReader,
         QuantFormat,
@@ -35,18 +54,15 @@ def _write(case: Case, work: Path, path: Path) -> None:
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
     class Examples(CalibrationDataReader):  # type: ignore[misc]
-        """The example input, once."""
+        """The calls, once."""
 
         def __init__(self) -> None:
-            self.left = [{"x": case.inputs(work)[0]}]
+            self.left = iter(calls)
 
-        def get_next(self) -> dict[str, Any] | None:
-            return self.left.pop() if self.left else None
+        def get_next(self) -> Mapping[str, Any] | None:
+            return next(self.left, None)
 
-    plain, prepared = path.with_suffix(".f32.onnx"), path.with_suffix(".prepared.onnx")
-    args = networks.tensors(case, case.inputs(work))
-    module = networks.entry(case, work)
-    torch.onnx.export(module, args, str(plain), dynamo=False, opset_version=17, input_names=["x"])
+    prepared = path.with_suffix(".prepared.onnx")
     quant_pre_process(str(plain), str(prepared), skip_symbolic_shape=True)
     unfinished = path.with_suffix(".part")
     quantize_static(
@@ -57,6 +73,6 @@ def _write(case: Case, work: Path, path: Path) -> None:
         per_channel=True,
         activation_type=QuantType.QUInt8,
         weight_type=QuantType.QInt8,
-        op_types_to_quantize=PRODUCTS if case.network == "minilm" else None,
+        op_types_to_quantize=op_types,
     )
     unfinished.rename(path)

@@ -58,6 +58,10 @@ class QuantizationReport:
     """Bytes of the float model's constants."""
     bytes: int
     """Bytes of the quantised model's constants."""
+    smoothing: float | None = None
+    """How far scales of channels were moved into constants; None: not at all."""
+    smoothed: int = 0
+    """Sets of values that share such scales."""
 
     @property
     def operations(self) -> dict[str, float]:
@@ -82,11 +86,17 @@ class QuantizationReport:
         rows = [_row(layer, sensitive=sensitive) for layer in self.layers]
         parts = ", ".join(f"{part:.1%} {kind}" for kind, part in self.operations.items())
         wide = f", {self.wide_values} wide values between layers" if self.wide_values else ""
+        moved = (
+            ""
+            if self.smoothing is None
+            else f", smoothing {self.smoothing:g} of {self.smoothed} sets of values"
+        )
         agreement = "" if self.agreement is None else f", top-1 agreement {self.agreement:.1%}"
         return "\n".join(
             (
                 *_table([head, *rows]),
-                f"{self.scheme}, ranges {self.ranges}, {self.samples} samples; multiply-adds: {parts}{wide}",
+                f"{self.scheme}, ranges {self.ranges}, {self.samples} samples{moved}; "
+                f"multiply-adds: {parts}{wide}",
                 f"outputs: relative error {self.error:.4f}{agreement}; "
                 f"weights {self.float_bytes / 1e6:.2f} MB -> {self.bytes / 1e6:.2f} MB",
             )

@@ -165,6 +165,12 @@ def compile_(
         float | None,
         typer.Option(help="With --quantize mixed, the part of the multiply-adds that may be wider: 0.1."),
     ] = None,
+    smoothing: Annotated[
+        float | None,
+        typer.Option(
+            help="With --calibration: 0 to 1, how far scales of channels around norms move into constants."
+        ),
+    ] = None,
     no_check_indices: Annotated[
         bool,
         typer.Option(
@@ -257,6 +263,7 @@ def compile_(
             calibration,
             ranges,
             budget,
+            smoothing,
         ).apply(out, keywords)
         if stop_after is not None:
             with _reported(report, keywords):

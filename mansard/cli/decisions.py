@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections import Counter
 from collections.abc import Sequence
@@ -138,6 +139,8 @@ def describe_prediction(plan: Plan) -> dict[str, Any] | None:
         "gap": prediction.gap,
         "method": prediction.method,
         "copied_bytes": prediction.copied_bytes,
+        "loaded_bytes": prediction.loaded_bytes,
+        "rejected": [dataclasses.asdict(each) for each in prediction.rejected],
     }
 
 

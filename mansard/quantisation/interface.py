@@ -42,6 +42,7 @@ def quantize(
     wide: str = ...,
     budget: float = ...,
     target_error: float | None = ...,
+    smoothing: float | None = ...,
     example_inputs: Any = ...,
     cache: bool = ...,
     progress: Callable[[str, int, int], None] | None = ...,
@@ -58,6 +59,7 @@ def quantize(
     wide: str = "int16",
     budget: float = 0.1,
     target_error: float | None = None,
+    smoothing: float | None = None,
     example_inputs: Any = None,
     cache: bool = True,
     progress: Callable[[str, int, int], None] | None = None,
@@ -87,6 +89,9 @@ def quantize(
     - ``"mixed"``: int8, except for layers whose quantisation alone changes the outputs most: they are
       ``wide`` (``"int16"`` or ``"float"``), up to the part ``budget`` of all multiply-adds, until the errors
       of the others are below ``target_error`` (relative, of the outputs).
+
+    ``smoothing`` (0 to 1) moves scales of channels from values around norms into the constants beside them,
+    before ranges are chosen: for transformers, whose norms read a few channels much larger than the others.
 
     ``ranges``: ``"minmax"``, ``"percentile"`` or ``"mse"``. Layers whose names match a pattern of ``keep``
     stay float. ``attention`` quantises products of computed values, too, around zero. ``signed`` gives
@@ -122,7 +127,7 @@ def quantize(
         )
     from mansard.quantisation.options import static_options
 
-    options = static_options(scheme, ranges, keep, attention, signed, wide, budget, target_error)
+    options = static_options(scheme, ranges, keep, attention, signed, wide, budget, target_error, smoothing)
     return _calibrated(model, calibration_data, options, example_inputs, cache, progress, frontend)
 
 

@@ -6,7 +6,7 @@ quantised at its *root*: reshapes, transposes, pads and maximum pools only move 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -83,19 +83,25 @@ class Selection:
 
 
 def select(
-    graph: Graph, *, keep: Sequence[str] = (), attention: bool = False, everywhere: bool = True
+    graph: Graph,
+    *,
+    keep: Sequence[str] = (),
+    attention: bool = False,
+    everywhere: bool = True,
+    scaled: Collection[Value] = (),
 ) -> Selection:
     """The layers of a canonical graph whose names match no pattern of ``keep``.
 
     ``attention`` includes products of two computed values. With ``everywhere``, results of layers and of
-    the additions, pools and concatenations between them are points too.
+    the additions, pools and concatenations between them are points too. Those in ``scaled`` are quantised
+    before their scales are taken out (`mansard.quantisation.smoothing`).
     """
-    return _Selector(graph, keep, attention).run(everywhere)
+    return _Selector(graph, keep, attention, scaled).run(everywhere)
 
 
 class _Selector:
-    def __init__(self, graph: Graph, keep: Sequence[str], attention: bool) -> None:
-        self.graph, self.keep, self.attention = graph, keep, attention
+    def __init__(self, graph: Graph, keep: Sequence[str], attention: bool, scaled: Collection[Value]) -> None:
+        self.graph, self.keep, self.attention, self.scaled = graph, keep, attention, scaled
         self.producers, self.users = graph.producers(), graph.users()
         self.live = graph.live_outs()
         self.left: list[Left] = []
@@ -165,6 +171,8 @@ class _Selector:
         end = value
         while value not in self.live and len(users := self.users.get(value, [])) == 1:
             op = users[0]
+            if value in self.scaled and op.outputs[0] not in self.scaled:
+                break
             if isinstance(op, Generic) and self._follows(op, value):
                 end = op.output
             elif not isinstance(op, Reshape):

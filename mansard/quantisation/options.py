@@ -25,6 +25,7 @@ class StaticOptions:
     wide: str = "int16"
     budget: float = 0.1
     target_error: float | None = None
+    smoothing: float | None = None
 
     @property
     def everywhere(self) -> bool:
@@ -40,7 +41,7 @@ class StaticOptions:
 
 def static_options(
     scheme: object, ranges: object, keep: object, attention: object, signed: object,
-    wide: object, budget: object, target_error: object,
+    wide: object, budget: object, target_error: object, smoothing: object,
 ) -> StaticOptions:  # fmt: skip
     """Checked options; raises CompileError for values out of range, with those that may be."""
     for name, value, allowed in (
@@ -57,6 +58,7 @@ def static_options(
         str(wide),
         _part("budget", budget),
         None if target_error is None else _part("target_error", target_error),
+        None if smoothing is None else _part("smoothing", smoothing),
     )
 
 

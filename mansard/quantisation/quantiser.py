@@ -6,7 +6,7 @@ The Graph is canonical then, so that it does not matter which framework it came 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +24,7 @@ from mansard.quantisation.options import StaticOptions
 from mansard.quantisation.parameters import Parameters, Weight, quantised_weight
 from mansard.quantisation.ranges import Observer
 from mansard.quantisation.rewrite import integer_graph
+from mansard.quantisation.smoothing import Basis, smoothed
 from mansard.quantisation.switched import Group, groups, sensitivities
 
 Progress = Callable[[str, int, int], None]
@@ -37,15 +38,34 @@ def quantise_graph(
     Raises InputError for data that does not fit, CompileError for a model without products to quantise.
     """
     calls = Calls(imported, data)
-    return _Quantiser(run_passes(imported, quantisable_steps()), calls, options, progress).run()
+    graph = run_passes(imported, quantisable_steps())
+    rows = normalised(graph)
+    scaled: tuple[Basis, ...] = ()
+    if options.smoothing is not None:
+        graph, scaled = smoothed(graph, calls.items, options.smoothing)
+    return _Quantiser(graph, calls, options, progress, rows.keys(), scaled).run()
 
 
 class _Quantiser:
-    def __init__(self, graph: Graph, calls: Calls, options: StaticOptions, progress: Progress | None) -> None:
-        self.graph, self.calls, self.options = graph, calls.items, options
+    def __init__(
+        self,
+        graph: Graph,
+        calls: Calls,
+        options: StaticOptions,
+        progress: Progress | None,
+        rows: Collection[Value],
+        scaled: Sequence[Basis],
+    ) -> None:
+        """``rows`` are the values whose rows norms divide, ``scaled`` those whose channels have scales."""
+        self.graph, self.calls, self.options, self.rows = graph, calls.items, options, rows
+        self.scaled = scaled
         self.progress = progress or (lambda stage, done, total: None)
         self.selection = select(
-            graph, keep=options.keep, attention=options.attention, everywhere=options.everywhere
+            graph,
+            keep=options.keep,
+            attention=options.attention,
+            everywhere=options.everywhere,
+            scaled=frozenset(value for basis in scaled for value in basis.values),
         )
         if not self.selection.layers:
             left = "; ".join(f"{x.name}: {x.reason}" for x in self.selection.left)
@@ -73,8 +93,7 @@ class _Quantiser:
         return [*(x.output for x in self.selection.layers), *(x.op.output for x in self.selection.left)]
 
     def _observe(self, runner: Runner) -> dict[Value, Observer]:
-        rows = normalised(self.graph)
-        observers = {p.value: Observer(rows=p.value in rows) for p in self.selection.points}
+        observers = {p.value: Observer(rows=p.value in self.rows) for p in self.selection.points}
         for number, call in enumerate(self.calls):
             self.progress("calibrate", number, len(self.calls))
             _, values = runner.run(call)
@@ -180,6 +199,8 @@ class _Quantiser:
             len(self.wide_points),
             _bytes(self.graph),
             _bytes(graph),
+            self.options.smoothing,
+            len(self.scaled),
         )
 
 

@@ -29,6 +29,11 @@ def test_calibrated_quantisation(tmp_path: Path) -> None:
     with mansard.load(artifact) as model:
         assert model.quantization.samples == 8 and model.quantization.ranges == "minmax"
         assert model(samples[:4]).shape == (4, 3)
+    result = invoke(*command, "--calibration", tmp_path / "samples.npz", "--smoothing", "0.75")
+    assert result.exit_code == 0 and "smoothing 0.75 of 0 sets of values" in result.output  # it has no norm
+    with mansard.load(artifact) as model:
+        assert model.quantization.smoothing == 0.75
     refused = invoke(*command, "--calibration", tmp_path / "net.mir")
     assert refused.exit_code == 2 and "is no .npz file" in refused.output
     assert "for --calibration" in invoke(*command, "--ranges", "mse").output
+    assert "for --calibration" in invoke(*command, "--smoothing", "0.5").output

@@ -43,11 +43,13 @@ class Residuals(nn.Module):
 
 
 class Encoder(nn.Module):
-    """A layer of a transformer."""
+    """A layer of a transformer, its norms behind the sums or before the layers."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, norm_first: bool = False) -> None:
         super().__init__()
-        self.layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, activation="gelu")
+        self.layer = nn.TransformerEncoderLayer(
+            16, 2, 32, batch_first=True, activation="gelu", norm_first=norm_first
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.layer(x)

@@ -32,6 +32,7 @@ class QuantizeOptions:
     calibration: Path | None
     ranges: str | None
     budget: float | None
+    smoothing: float | None
 
     def apply(self, out: Output, keywords: Keywords) -> None:
         """Quantise the model of ``keywords``, or tell it how to store weights."""
@@ -42,8 +43,8 @@ class QuantizeOptions:
                 "refine --quantize"
             )
         if self.calibration is None:
-            if self.ranges is not None or self.budget is not None:
-                raise typer.BadParameter("--ranges and --budget are for --calibration")
+            if any(given is not None for given in (self.ranges, self.budget, self.smoothing)):
+                raise typer.BadParameter("--ranges, --budget and --smoothing are for --calibration")
             keywords["quantize"] = self._weights()
             return
         if any(weights):
@@ -68,7 +69,7 @@ class QuantizeOptions:
     def _calibrated(self, out: Output, keywords: Keywords, data: Mapping[str, Any]) -> None:
         import mansard
 
-        given = {"ranges": self.ranges, "budget": self.budget}
+        given = {"ranges": self.ranges, "budget": self.budget, "smoothing": self.smoothing}
         refined: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         source = {name: keywords.pop(name) for name in FRONTEND if name in keywords}
         with progress_bar() as progress:
