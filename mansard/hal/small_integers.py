@@ -103,3 +103,11 @@ def _in_blocks(work: Callable[[int, int], Any], total: int, size: int) -> list[A
 
     with ThreadPoolExecutor(min(len(starts), len(os.sched_getaffinity(0)))) as pool:
         return list(pool.map(lambda first: work(first, min(size, total - first)), starts))
+
+
+def unpack_nibbles(packed: Bytes) -> Bytes:
+    """Bytes with a 4-bit integer in the low half each, twice as many along the last axis: the opposite of
+    `pack_nibbles`."""
+    nibbles: Bytes = np.empty((*packed.shape[:-1], 2 * packed.shape[-1]), np.uint8)
+    nibbles[..., 0::2], nibbles[..., 1::2] = packed & np.uint8(0xF), packed >> np.uint8(4)
+    return nibbles

@@ -16,6 +16,7 @@ from mansard.dtypes import DType
 from mansard.errors import ImportModelError
 from mansard.frontends.decoders.checkpoint import Checkpoint
 from mansard.frontends.decoders.checkpoint.quantised import QuantisedTensor, StoredFactor
+from mansard.hal.small_integers import unpack_nibbles
 from mansard.ir.graph import GraphBuilder
 from mansard.ir.quantised_weight import GroupFactor, QuantisedWeight, element, product
 from mansard.ir.scalar import Apply, Arg, Cast, Const, Gather, Index, Scalar
@@ -200,9 +201,7 @@ def unpacked(load: Callable[[], npt.NDArray[np.generic]], dtype: DType) -> npt.N
     stored = load()
     if dtype.bits >= 8:
         return stored
-    packed = stored.view(np.uint8)
-    codes = np.empty((*packed.shape[:-1], 2 * packed.shape[-1]), np.uint8)
-    codes[..., 0::2], codes[..., 1::2] = packed & np.uint8(0xF), packed >> np.uint8(4)
+    codes = unpack_nibbles(stored.view(np.uint8))
     if dtype.is_signed:
         codes = (codes ^ np.uint8(8)) - np.uint8(8)  # the sign in all bits
     return codes.view(dtype.numpy)

@@ -9,6 +9,7 @@ FAMILIES = (
     "elementwise", "activation", "types", "shape", "reduction", "products", "indexing", "convolution",
     "pooling", "normalisation", "generation", "resizing", "quantisation", "control", "recurrent", "sequences",
     "sampling", "spectral", "dynamic", "selection", "distinct", "training", "microsoft",
+    "small_weights",
 )  # fmt: skip
 
 

@@ -10,8 +10,8 @@ from mansard.frontends.emission.tensor import Tensor
 from mansard.frontends.linalg import dimmath
 from mansard.frontends.onnx.graph import GraphImporter
 from mansard.frontends.onnx.node import Node
-from mansard.frontends.onnx.rules.windows import window_of
 from mansard.frontends.onnx.table import rule
+from mansard.frontends.onnx.windows import window_of
 
 
 def kernel_of(node: Node, weight: Tensor) -> list[int]:

@@ -12,8 +12,8 @@ from mansard.frontends.emission.tensor import Tensor
 from mansard.frontends.emission.windows import Window, averaged, pooled
 from mansard.frontends.onnx.graph import GraphImporter
 from mansard.frontends.onnx.node import Node
-from mansard.frontends.onnx.rules.windows import window_of
 from mansard.frontends.onnx.table import Result, rule
+from mansard.frontends.onnx.windows import window_of
 from mansard.ir.combiners import neutral
 from mansard.ir.types import Linear
 
