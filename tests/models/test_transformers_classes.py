@@ -65,6 +65,10 @@ MORE_CASES: dict[str, Case] = {
     "Qwen3ForCausalLM": _case(
         "Qwen3ForCausalLM", "Qwen3Config", {"input_ids": TOKENS, "use_cache": False}, **GROUPED
     ),
+    "MixtralForCausalLM": _case(
+        "MixtralForCausalLM", "MixtralConfig", {"input_ids": TOKENS, "use_cache": False},
+        **GROUPED, num_local_experts=4, num_experts_per_tok=2,
+    ),
     "Gemma3ForCausalLM": _case(
         "Gemma3ForCausalLM", "Gemma3TextConfig", {"input_ids": TOKENS},
         **{**GROUPED, "num_hidden_layers": 2}, sliding_window=4,

@@ -30,6 +30,7 @@ _MOVES = frozenset({
 
 _ORDERS = frozenset({"sort", "topk", "kthvalue", "amax", "amin", "max", "min"})
 """Ops that compare elements of bool, too: torch-mlir's order of one bit is that of 0 and -1."""
+_SCATTERS = frozenset({"scatter", "scatter_add", "scatter_reduce"})
 _CONVERSIONS = frozenset({"convert_element_type", "_to_copy"})
 _VIEWS = frozenset({"view", "_unsafe_view", "reshape", "view_copy"})
 
@@ -44,6 +45,10 @@ def rewrite(graph: torch.fx.Graph) -> None:
         if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
             continue
         _reject(node)
+        if _packet(node.target) in _SCATTERS:
+            _count_from_first_dim(node)
+        elif _packet(node.target) == "topk":
+            _in_order(node)
         if simplify_degenerate(graph, node):
             pass
         elif node.target is aten.scaled_dot_product_attention.default:
@@ -160,6 +165,22 @@ def _of_type(inserter: Inserter, x: Any, dtype: torch.dtype) -> Any:
     if _value(x).dtype is dtype:
         return x
     return inserter.call(torch.ops.prims.convert_element_type.default, x, dtype)
+
+
+def _in_order(node: Any) -> None:
+    """The largest elements in any order may be in theirs, the only one that torch-mlir lowers."""
+    x, count, *options = node.args
+    if len(options) == 3:
+        node.args = (x, count, *options[:2], True)
+    if "sorted" in node.kwargs:
+        node.kwargs = {**node.kwargs, "sorted": True}
+
+
+def _count_from_first_dim(node: Any) -> None:
+    """A dim that is counted from the last one crashes torch-mlir's lowering of scatters."""
+    x, dim, *rest = node.args
+    if dim < 0:
+        node.args = (x, dim + max(1, _value(x).dim()), *rest)
 
 
 def _attention_rank(graph: torch.fx.Graph, node: Any) -> None:

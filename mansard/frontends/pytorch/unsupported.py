@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -28,6 +29,8 @@ from mansard.frontends.pytorch.weights import dtype_of
 _BUDGET_SECONDS = 30.0
 """After so long, the ops that are known by then are named."""
 _MOST_NAMED = 20
+_LITERAL = "constant."
+"""What torch-mlir names an operand that is a number: the op that it cannot lower is the one that takes it."""
 
 
 def with_others(program: torch.export.ExportedProgram, first: UnsupportedOpError) -> UnsupportedOpError:
@@ -38,7 +41,8 @@ def with_others(program: torch.export.ExportedProgram, first: UnsupportedOpError
     symbols = SymbolTable.of(program, {})
     deadline = time.monotonic() + _BUDGET_SECONDS
     problems: dict[str, UnsupportedOpError] = {}
-    calls = [node for node in program.graph.nodes if node.op == "call_function"]
+    # Parts of results are tried with the ops that give them.
+    calls = [n for n in program.graph.nodes if n.op == "call_function" and n.target is not operator.getitem]
     for node in distinct(calls):
         if time.monotonic() > deadline or len(problems) >= _MOST_NAMED:
             break
@@ -47,6 +51,8 @@ def with_others(program: torch.export.ExportedProgram, first: UnsupportedOpError
             if problem is not None:
                 problems.setdefault(problem.location or problem.op, problem)
                 break
+    if problems and first.op.startswith(_LITERAL):
+        return joined(list(problems.values()))
     if (first.location or first.op) not in problems:
         problems = {first.op: first, **problems}
     return first if len(problems) < 2 else joined(list(problems.values()))

@@ -182,6 +182,20 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "scatter": (
         lambda a, i, b: a.scatter(1, i, b), MATRIX, torch.stack([torch.randperm(6)[:3] for _ in range(4)]),
         randn(4, 3)),
+    "topk in any order": (
+        lambda a: (
+            torch.topk(a, 6, 1, sorted=False)[0].sum(1), torch.topk(a, 1, -1, True, False),
+            torch.zeros_like(a).scatter(1, a.topk(2, sorted=False)[1], 1.0),
+        ),
+        MATRIX,
+    ),
+    "scatter along the last dim": (
+        lambda a, i, b: (
+            a.scatter(-1, i, b), a.scatter(-1, i, -torch.inf), a.scatter_add(-1, i, b),
+            a.scatter_reduce(-1, i, b, "amax"),
+        ),
+        MATRIX, torch.stack([torch.randperm(6)[:3] for _ in range(4)]), randn(4, 3),
+    ),
     "scatter value": (lambda a, i: a.scatter(1, i, 2.0), MATRIX, ints(0, 6, 4, 3)),
     "scatter_add": (lambda a, i, b: a.scatter_add(1, i, b), MATRIX, ints(0, 6, 4, 3), randn(4, 3)),
     "scatter_reduce": (
@@ -215,6 +229,17 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
 def test_functions(name: str) -> None:
     function, *inputs = FUNCTIONS[name]
     import_and_check(function, *inputs)
+
+
+@pytest.mark.filterwarnings("ignore:The reduce argument of torch.scatter", "ignore:index_reduce")
+def test_scatters_of_older_and_newer_forms() -> None:
+    import_and_check(
+        lambda a, i, b: (
+            a.scatter(1, i, b, reduce="multiply"), a.scatter(-1, i, 2.0, reduce="add"),
+            a.scatter(0, i, b, reduce="add"), a.index_reduce(-1, i[0], b, "prod"),
+        ),
+        randn(4, 6), ints(0, 4, 4, 3), randn(4, 3),
+    )  # fmt: skip
 
 
 DTYPES: dict[str, tuple[Any, ...]] = {

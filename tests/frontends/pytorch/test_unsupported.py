@@ -9,6 +9,7 @@ import torch
 
 import mansard
 from mansard.errors import UnsupportedOpError
+from mansard.frontends.pytorch.unsupported import with_others
 
 
 class Several(torch.nn.Module):
@@ -49,3 +50,14 @@ def test_one_is_named_once() -> None:
         mansard.compile(One(), torch.eye(3), devices="cpu")
     assert caught.value.others == ()
     assert "test_unsupported.py" in caught.value.location
+
+
+def test_a_number_that_an_op_takes_is_not_named_for_it() -> None:
+    class Split(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            first, second = torch.split(x, [1, 2])
+            return torch.linalg.svd(x)[0] + first * second.sum()
+
+    program = torch.export.export(Split(), (torch.eye(3),), strict=False)
+    named = with_others(program, UnsupportedOpError("constant.bool", None, "no lowering"))
+    assert [problem.op for problem in (named, *named.others)] == ["aten.linalg_svd"]

@@ -34,6 +34,8 @@ def indexing_table() -> dict[Any, Rule]:
         aten.put.default: _put,
         aten.index_reduce.default: _index_reduce,
         aten.scatter_reduce.two: _scatter_reduce,
+        aten.scatter.reduce: _scatter_with,
+        aten.scatter.value_reduce: _scatter_with,
         aten.diagonal_scatter.default: _diagonal_scatter,
         aten.as_strided_scatter.default: _as_strided_scatter,
         aten.resize.default: _resize,
@@ -65,6 +67,14 @@ def _index_reduce(
     along[dim] = -1
     places = index.reshape(along).expand(source.shape)
     return torch.scatter_reduce(x, dim, places, source, reduce, include_self=include_self)
+
+
+def _scatter_with(
+    x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor | float, *, reduce: str
+) -> torch.Tensor:
+    """The older form of `torch.scatter_reduce`, with names of its own for two of its reductions."""
+    values = source if isinstance(source, torch.Tensor) else torch.full(index.shape, source, dtype=x.dtype)
+    return torch.scatter_reduce(x, dim, index, values, {"add": "sum", "multiply": "prod"}[reduce])
 
 
 def _scatter_reduce(

@@ -14,6 +14,7 @@ import torch
 from mansard.frontends.pytorch.decompositions.adaptive_pooling import adaptive_pooling_table
 from mansard.frontends.pytorch.decompositions.elementwise import elementwise_rules
 from mansard.frontends.pytorch.decompositions.embedding_bag import embedding_bag_table
+from mansard.frontends.pytorch.decompositions.grouped_products import grouped_product_table
 from mansard.frontends.pytorch.decompositions.indexing import indexing_table
 from mansard.frontends.pytorch.decompositions.integers import integer_table
 from mansard.frontends.pytorch.decompositions.matrices import matrix_table
@@ -51,7 +52,7 @@ def decomposition_table() -> dict[Any, Rule]:
     table |= elementwise_rules()
     table |= adaptive_pooling_table(table)
     table |= upsampling_table(table)
-    table |= embedding_bag_table()
+    table |= embedding_bag_table() | grouped_product_table()
     table |= special_table() | selection_table() | indexing_table() | window_table() | matrix_table()
     return table | integer_table(table) | scan_table() | quantisation_table()
 
