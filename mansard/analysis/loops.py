@@ -116,10 +116,17 @@ def _dim_of(
         factor = dims.exact_div(coefficient, steps[dim])
         if factor is None:
             continue
-        span = dims.mul(steps[dim], shape[dim])
-        if dims.exact_div(span, dims.mul(coefficient, extent)) is not None or dims.is_one(shape[dim]):
+        span, walked = dims.mul(steps[dim], shape[dim]), dims.mul(coefficient, extent)
+        # A loop may walk a part of a dim; whether all loops of a dim together stay in it is asked later.
+        inside = dims.exact_div(span, walked) is not None or _at_most(walked, span)
+        if inside or dims.is_one(shape[dim]):
             return dim, factor
     return None
+
+
+def _at_most(a: DimLike, b: DimLike) -> bool:
+    """Whether ``a <= b`` for all values of the dims in them."""
+    return dims.bounds(dims.add(b, dims.mul(a, -1)))[0] >= 0
 
 
 def _split_offset(

@@ -62,6 +62,12 @@ class ValueRanges:
         above = body.compare("ge", producer.body, dim_scalar(low))
         return bool(above and body.compare("lt", producer.body, dim_scalar(high)))
 
+    def reasoning(self, op: Generic) -> Affine:
+        """Integer reasoning in the body of an op that knows the ranges of its operands."""
+        for value in _integers(op):
+            self.of(value)
+        return self._body(op)
+
     def _body(self, op: Generic) -> Affine:
         return _BodyRanges(op, [self._ranges.get(v) for v in op.inputs])
 
@@ -94,8 +100,12 @@ class ValueRanges:
 def _sources(producer: Op | None) -> Sequence[Value]:
     """The operands whose ranges the range of a result follows from."""
     if isinstance(producer, Reshape) or (isinstance(producer, Generic) and producer.combiner is None):
-        return [v for v in producer.inputs if not v.type.dtype.is_float]
+        return _integers(producer)
     return ()
+
+
+def _integers(op: Op) -> list[Value]:
+    return [v for v in op.inputs if not v.type.dtype.is_float]
 
 
 class _BodyRanges(Affine):

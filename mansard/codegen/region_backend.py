@@ -68,8 +68,14 @@ class RegionBackend(Backend):
 
     def limits(self, target: KernelTarget) -> Limits:
         """What a region may hold: by default as much as there is, with a product in it or worth its handoff
-        without, in parts where the device's memory does not hold all regions."""
-        return Limits(memory=target.memory, worth=lambda region: self.not_worth(region, target))
+        without, in parts where the device's memory or its addresses do not hold all regions."""
+        addressed = self.addressed_bytes(target)
+        memory = min((size for size in (target.memory, addressed) if size is not None), default=None)
+        return Limits(addressed, memory, worth=lambda region: self.not_worth(region, target))
+
+    def addressed_bytes(self, target: KernelTarget) -> int | None:
+        """Bytes of constants that the addresses of a region's program reach; None: as many as there are."""
+        return None
 
     def not_worth(self, region: Graph, target: KernelTarget) -> str | None:
         """Why a region without a product is not worth handing over to the device and back: a CPU of the

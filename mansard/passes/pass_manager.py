@@ -180,14 +180,22 @@ def select(
 
 def _position(names: Sequence[str], name: str) -> int:
     if name not in names:
-        raise CompileError(f"no pass {shown(name)} in the pipeline; its passes: {', '.join(names)}")
+        raise _unknown(name, names)
     return names.index(name)
+
+
+def _unknown(name: str, names: Sequence[str]) -> CompileError:
+    """The error for a name that no pass has; of passes that come several times (``name.2``) it says that."""
+    once = dict.fromkeys(known.partition(".")[0] for known in names)
+    again = next((known for known in names if "." in known), None)
+    several = f"; one that comes again is {again}" if again is not None else ""
+    return CompileError(f"no pass {shown(name)} in the pipeline; its passes: {', '.join(once)}{several}")
 
 
 def _check_skippable(steps: Sequence[Step], name: str) -> None:
     known = pass_names(steps)
     if name not in known:
-        raise CompileError(f"no pass {shown(name)} in the pipeline; its passes: {', '.join(known)}")
+        raise _unknown(name, known)
     if any(isinstance(step, PassStep) and step.required and _is_called(step, name) for step in steps):
         raise CompileError(f"pass {name!r} cannot be left out: later passes need the form it leaves")
 

@@ -26,7 +26,9 @@ from mansard.passes.canonical.joins import read_through_joins
 from mansard.passes.canonical.lower_attention import lower_attention
 from mansard.passes.canonical.lower_views import lower_views
 from mansard.passes.canonical.masks import merge_masks
+from mansard.passes.canonical.pairs import unroll_pairs
 from mansard.passes.canonical.settle_asserts import drop_index_asserts, settle_asserts
+from mansard.passes.canonical.settle_indices import settle_indices
 from mansard.passes.canonical.simplify import simplify
 from mansard.passes.canonical.softmax_guards import guard_rows
 from mansard.passes.canonical.unique_indices import mark_unique_indices
@@ -41,6 +43,7 @@ from mansard.passes.fusion.side_by_side import put_side_by_side
 from mansard.passes.layout.channels_last import channels_last
 from mansard.passes.layout.padding import read_padding
 from mansard.passes.layout.permute import permute_producers
+from mansard.passes.layout.row_order import order_rows
 from mansard.passes.layout.split_loops import split_consumers
 from mansard.passes.layout.weights import lay_out_weights
 from mansard.passes.parallel.large_constants import split_large_constants
@@ -49,6 +52,7 @@ from mansard.passes.parallel.split_reduction import split_reductions
 from mansard.passes.pass_manager import Fixpoint, PassStep, Step, with_unique_names
 from mansard.passes.products.byte_maps import merge_byte_maps
 from mansard.passes.products.byte_readers import read_bytes
+from mansard.passes.products.chosen_matrices import read_chosen_matrices
 from mansard.passes.products.demote import demote_products
 from mansard.passes.products.factor_scales import factor_scales
 from mansard.passes.products.fold_scales import fold_scales
@@ -98,6 +102,8 @@ CANONICALISE = Fixpoint(
         simplify_views,
         # Smaller bodies: indices become plain, conditions constant, operands disappear.
         simplify,
+        # Of what is then left, conditions on computed indices.
+        settle_indices,
         # Plain indices make gathers ordinary reads, through which copies can be seen.
         affine_gathers,
         read_through_copies,
@@ -155,6 +161,8 @@ def pipeline(settings: PipelineSettings | None = None) -> tuple[Step, ...]:
         PassStep(unpack_states),
         # After canonicalisation, which leaves only those maps in memory that something gathers from.
         PassStep(inline_into_gathers),
+        # Once copies are read through, and before products and the weights of these change their form.
+        PassStep(read_chosen_matrices),
         # Before split_consumers: a transpose written by its producer leaves the loops of its readers whole.
         PassStep(permute_producers),
         PassStep(split_consumers),
@@ -179,11 +187,15 @@ def pipeline(settings: PipelineSettings | None = None) -> tuple[Step, ...]:
         # Once the sums over weights are constants, like biases and scales. Toolchains of regions know bytes
         # between layers as values.
         PassStep(partial(fold_requantisation, join=not s.regions)),
+        # On plain reads, and behind all that knows sums as such; toolchains of regions do.
+        PassStep(unroll_pairs, when=not s.regions),
         # Before channels_last, which considers the readers of a value: only real ones may count.
         PassStep(eliminate_dead),
         # -- Layout --------------------------------------------------------------------------------
         # CPUs and GPUs both want images channels-last, so the layout is one for all devices.
         PassStep(channels_last),
+        # Rows of an image are strided in the layout: what lies between two reductions of them follows them.
+        PassStep(order_rows),
         # Before horizontal fusion, after which a weight has no name of its own. Products of one value still
         # share what that is rounded to.
         PassStep(

@@ -67,6 +67,17 @@ def test_an_index_that_would_carry_has_no_plain_form():
     assert delinearize(Linear.dim(0, 1, 1), (2,), (3, 2)) is None
 
 
+def test_a_loop_over_a_part_of_a_dim_has_a_plain_form():
+    # 12 of 256 rows, then rows of two parts.
+    loops = [Linear.dim(i) for i in range(3)]
+    flat = linearize(loops, (2, 256, 8))
+    assert delinearize(flat, (2, 12, 8), (2, 1, 256, 8)) == (loops[0], Linear(), loops[1], loops[2])
+    # Rows from the third on, of which five fit; of six the last would carry.
+    shifted = linearize([Linear.dim(0), Linear.dim(1, 1, 3)], (4, 8))
+    assert delinearize(shifted, (4, 5), (4, 8)) == (Linear.dim(0), Linear.dim(1, 1, 3))
+    assert delinearize(shifted, (4, 6), (4, 8)) is None
+
+
 def test_collapse_needs_every_address_to_agree():
     row_major = linearize([Linear.dim(0), Linear.dim(1)], (4, 8))
     assert collapse((4, 8), [row_major]) == [[0, 1]]

@@ -11,7 +11,7 @@ from mansard.dtypes import DType
 from mansard.ir import GraphBuilder, IndexMap, Linear
 from mansard.ir.interpreter.graph import interpret
 from mansard.ir.parser import parse_graph
-from mansard.ir.scalar import Apply, Arg, Const, Gather, Index
+from mansard.ir.scalar import Apply, Arg, Cast, Const, Gather, Index
 
 RNG = np.random.default_rng(5)
 
@@ -163,3 +163,14 @@ def test_a_whole_sum_is_read_along_a_dim_of_one(device):
         "  return %y\n"
     )
     check(graph, [random(2, 2, 1)], device)
+
+
+def test_comparisons_of_a_position_as_a_float(device):
+    b = GraphBuilder()
+    x = b.input("x", (3, 8), F32)
+    place = b.generic([x], [IndexMap.identity(2)], (3, 8), A0, reduced=1, combiner="argmax")
+    real = b.generic([place], [IndexMap.identity(1)], (3,), Cast(Arg(0, place.type.dtype), F32))
+    sign = b.generic([real], [IndexMap.identity(1)], (3,), op("sign", A0))
+    rows = np.zeros((3, 8), np.float32)
+    rows[0, 0], rows[1, 3], rows[2, 7] = 1, 1, 1  # the first position is 0, which is not above 0
+    check(b.build([sign]), [rows], device)

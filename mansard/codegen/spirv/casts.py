@@ -62,6 +62,9 @@ def _cast(f: KernelEmitter, arg: KValue, target: KType) -> Id:
     if target.dtype.is_float:
         if source.bits <= 16 and target.dtype is DType.F32:
             return _short_to_float(f, arg, target)
+        if arg.id in f.widened:
+            # Quicker, and Mesa 22.3 takes ``0 < x`` of a converted 64-bit zero for true.
+            return f.op("OpConvertSToF", to, f.widened[arg.id])
         # Narrow unsigned integers are zero-extended: positive in their 32 bits.
         return f.op("OpConvertUToF" if source in _WIDE_UNSIGNED else "OpConvertSToF", to, f.id(arg))
     return _int_to_int(f, arg, target)

@@ -45,12 +45,14 @@ def simplify(graph: Graph) -> Graph:
     return graph.with_ops(ops)
 
 
-def simplify_op(op: Op) -> Op:
-    """One op with its body simplified, unused operands removed and equal ones merged."""
+def simplify_op(op: Op, affine: Affine | None = None) -> Op:
+    """One op with its body simplified, unused operands removed and equal ones merged. ``affine`` is what is
+    known of its integers; without it, what its loops tell."""
     if not isinstance(op, Generic):
         return op
-    op = _with_ordered_elements(_without_empty_loops(op))
-    affine = Affine(op.extents)
+    if affine is None:
+        op = _with_ordered_elements(_without_empty_loops(op))
+        affine = Affine(op.extents)
     body = share(op.body)
     # A rule may make a node equal to another one, which sharing then merges.
     for _ in range(4):

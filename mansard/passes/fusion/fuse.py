@@ -42,10 +42,18 @@ from mansard.passes.fusion.groups import (
 from mansard.passes.fusion.outputs import materialise_outputs
 from mansard.passes.fusion.products import join_products
 from mansard.passes.fusion.prologues import pull_prologues, push_squares
+from mansard.passes.fusion.row_siblings import join_siblings
 from mansard.passes.fusion.scatters import join_scatters, separate_scatters
 
 MAX_AGAIN = 16
 """The most arithmetic of a map that is computed again for another element of its row."""
+
+MIN_ROWS = 16
+"""Fewer rows than this occupy fewer cores than a map over all their elements."""
+MAX_INLINE = 24
+"""The most arithmetic of a map over few rows that is a part of their dispatch, which computes it for each of
+its readers: an exponential and its argument, but no round of a search. Alone, a map is computed once, on all
+cores."""
 
 
 def fuse(
@@ -89,6 +97,7 @@ class _Fusion(Groups):
         for group in tuple(self.groups):
             push_squares(self, group, users)
         pull_prologues(self)
+        join_siblings(self)
         if products is not None:
             join_products(self, products)
         join_scatters(self)
@@ -154,7 +163,7 @@ class _Fusion(Groups):
             domain = refine(group.domain, op.extents)
             if domain is not None and self._reads_fit(op, group, whole, whole):
                 return "point", domain
-        if group.kind != "rows":
+        if group.kind != "rows" or self._is_better_alone(op, group):
             return None
         for split in range(whole + 1):
             if dims.product(op.extents[split:]) != group.inner:
@@ -163,6 +172,10 @@ class _Fusion(Groups):
             if domain is not None and self._reads_fit(op, group, split, whole):
                 return "inner", domain
         return None
+
+    @staticmethod
+    def _is_better_alone(op: Generic, group: Group) -> bool:
+        return map_cost(op) > MAX_INLINE and dims.bounds(group.total)[0] < MIN_ROWS
 
     def _join_reduction(self, op: Generic, group: Group) -> tuple[str, tuple[DimLike, ...]] | None:
         if group.kind != "rows" or is_contraction(op):

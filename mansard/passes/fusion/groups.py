@@ -192,3 +192,19 @@ class Groups:
                     order.append(group)
                     stack.pop()
         return order
+
+
+def depends(groups: Groups, start: Group, goals: Collection[Group]) -> bool:
+    """Whether a group depends on one of others, directly or through other groups."""
+    first = min((g.first for g in goals), default=start.first)
+    stack, seen = [start], {start}
+    while stack:
+        for op in stack.pop().ops:
+            for value in op.inputs:
+                other = groups.group_of.get(groups.base(value))
+                if other in goals and other is not start:
+                    return True
+                if other is not None and other not in seen and other.last >= first:
+                    seen.add(other)
+                    stack.append(other)
+    return False

@@ -6,7 +6,7 @@ from __future__ import annotations
 from mansard.analysis.attention import FEW_ROWS, AttentionForm
 from mansard.analysis.loops import refine
 from mansard.analysis.specialise import is_join
-from mansard.dims import bounds, is_one, product
+from mansard.dims import DimLike, bounds, is_one, product
 from mansard.dtypes import DType
 from mansard.ir.dispatch import is_contraction
 from mansard.ir.ops import Generic
@@ -24,6 +24,9 @@ from mansard.passes.fusion.groups import (
     move_uses,
     truncates,
 )
+
+MAX_GATHERED = 16
+"""The most gathered elements that every reader finds for itself."""
 
 
 def push_squares(groups: Groups, group: Group, users: dict[Value, set[Group]]) -> None:
@@ -68,6 +71,8 @@ def pull_prologues(groups: Groups) -> None:
             continue
         (target,) = consumers
         if _worth_pulling(groups, group, target):
+            if (domain := _branch_domain(groups, group, target)) is not None:
+                target.domain = domain
             target.ops = group.ops + target.ops
             target.first = min(target.first, group.first)
             for v in results:
@@ -131,9 +136,10 @@ def _worth_pulling(groups: Groups, group: Group, target: Group) -> bool:
         return True
     if target.form is not None and _gives_few_rows_their_keys(group, target.form):
         return True
-    if _is_a_branch(groups, group, target):
+    if _branch_domain(groups, group, target) is not None:
         return True
-    if any(op.maps[i] is None for op in group.ops if isinstance(op, Generic) for i in range(len(op.maps))):
+    gathers = any(m is None for op in group.ops if isinstance(op, Generic) for m in op.maps)
+    if gathers and not _gathers_few(groups, group, target):
         return False  # data-dependent reads are done once, not in every reader
     if not all(_keeps_dims(groups, value) for op in group.ops for value in op.inputs):
         return False
@@ -158,23 +164,36 @@ def _worth_pulling(groups: Groups, group: Group, target: Group) -> bool:
     return cost * reads <= 16
 
 
-def _is_a_branch(groups: Groups, group: Group, target: Group) -> bool:
-    """Whether two elementwise groups have the same points, and the target reads each result of the group at
-    the point where that is computed: a branch of one map, of which nothing is computed again."""
-    if target.kind != "elementwise" or refine(group.domain, target.domain) is None:
+def _gathers_few(groups: Groups, group: Group, target: Group) -> bool:
+    """Whether a group only gathers a few elements, such as a box by its number, for maps: finding them again
+    takes a kernel as long as reading them, and less than another dispatch."""
+    if target.kind != "elementwise" or bounds(group.total)[1] > MAX_GATHERED:
         return False
+    return all(isinstance(op, Generic) and map_cost(op) == 0 for op in group.ops)
+
+
+def _branch_domain(groups: Groups, group: Group, target: Group) -> tuple[DimLike, ...] | None:
+    """The domain of two elementwise groups together, if they have the same points and the target reads each
+    result of the group at the point where that is computed: a branch of one map, of which nothing is computed
+    again. None otherwise.
+
+    The domain has the borders of both: reshapes inside of the branch may have merged its dims.
+    """
+    domain = refine(group.domain, target.domain) if target.kind == "elementwise" else None
+    if domain is None:
+        return None
     defined = {v for op in group.ops for v in op.outputs}
     for op in target.ops:
         for i, value in enumerate(op.inputs):
             if value not in defined:
                 if groups.base(value) in defined:
-                    return False
+                    return None
                 continue
             if not isinstance(op, Generic) or op.maps[i] is None or product(op.extents) != target.total:
-                return False
+                return None
             if flat_read(op, i) != flat_identity(op.extents, len(op.extents)):
-                return False
-    return True
+                return None
+    return domain
 
 
 def _keeps_dims(groups: Groups, value: Value) -> bool:

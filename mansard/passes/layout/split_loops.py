@@ -30,6 +30,7 @@ from mansard.ir.types import IndexMap, Linear, TensorType, Value
 from mansard.passes.canonical.copies import source_of
 
 Splits = dict[int, tuple[DimLike, ...]]
+"""For each loop to split, its new extents."""
 
 
 def split_consumers(graph: Graph) -> Graph:
@@ -45,7 +46,7 @@ def split_consumers(graph: Graph) -> Graph:
         new: list[Op]
         splits = _splits(op, producers) if isinstance(op, Generic) else {}
         if isinstance(op, Generic) and splits:
-            new = _apply(op, splits, taken)
+            new = split_op(op, splits, taken)
             changed = True
         else:
             new = [op]
@@ -106,7 +107,7 @@ def _required_splits(op: Generic, value: Value, index_map: IndexMap, source: Seq
     return wanted
 
 
-def _apply(op: Generic, splits: Splits, taken: set[str]) -> list[Op]:
+def split_op(op: Generic, splits: Splits, taken: set[str]) -> list[Op]:
     """``op`` over its split loops, and a reshape back when the result's shape changed."""
     extents: list[DimLike] = []
     loops: list[Linear] = []  # each old loop as a function of the new ones

@@ -105,8 +105,8 @@ class _Merging:
         while source is not None and self._joins(op, source):
             op = _joined(op, source)
             source = self.maps.get(op.inputs[0]) if _is_map(op) else None
-        assert isinstance(op.body, Cast)
-        found = _rounding_and_type(op.body)
+        # Casts that undo each other leave none behind.
+        found = _rounding_and_type(op.body) if isinstance(op.body, Cast) else None
         if found is None:
             return ()
         rounding, stored = found

@@ -6,14 +6,16 @@ from hypothesis import given, settings
 from support.graphs import A0, A1, F32, binary, layer_norm, maps, matmul, op, random_graphs, softmax, unary
 
 from mansard import dims
+from mansard.codegen.loop_nest import Nest
 from mansard.dims import Dim
 from mansard.dtypes import DType
 from mansard.ir import GraphBuilder, Reshape
 from mansard.ir.scalar import Apply, Arg, Const, Gather, Index
+from mansard.ir.types import IndexMap, Linear
 from mansard.passes.canonical.lower_attention import lower_attention
 from mansard.passes.fusion.fuse import fuse
 
-A0_I64 = Arg(0, DType.I64)
+A0_I64, A1_I64 = Arg(0, DType.I64), Arg(1, DType.I64)
 
 
 def names(graph):
@@ -67,6 +69,17 @@ def test_branches_of_one_map_are_one_dispatch_even_if_they_read_at_indices():
     weighted = (b.generic([y, w], rows, shape, op("mul", A0, A1)) for y in (first, second))
     (dispatch,) = fuse(b.build([binary(b, "add", *weighted)])).dispatches
     assert dispatch.domain == shape and set(dispatch.inputs) == {x, i, w}
+
+
+def test_branches_whose_dims_a_reshape_merges_keep_them_in_the_domain():
+    b = GraphBuilder()
+    x, z = b.input("x", (2, 3), F32), b.input("z", (6,), F32)
+    merged = unary(b, "neg", b.reshape(unary(b, "exp", x), (6,)))
+    (dispatch,) = fuse(b.build([binary(b, "add", merged, unary(b, "exp", z))])).dispatches
+    # One loop over 6 elements would not say in which row of x each is.
+    assert dispatch.domain == (2, 3)
+    nest = Nest(dispatch)
+    assert {read.value for read in nest.reads(nest.roots[0])} == {x, z}
 
 
 def test_attention_is_one_dispatch_where_asked_for():
@@ -161,3 +174,59 @@ def test_a_map_that_only_an_assert_reads_is_computed():
         graph = fuse(b.build([]))
         computed = {v for d in graph.dispatches for v in d.outputs}
         assert all(check.inputs[0] in computed for check in graph.asserts)
+
+
+def extreme(b, x, combiner, columns=None):
+    """Of the rows of (N, M), or of some of their columns."""
+    n, m = x.type.shape
+    read = IndexMap((Linear.dim(0), Linear.dim(1, 1, m - columns if columns else 0)))
+    return b.generic([x], [read], (n, columns or m), A0, reduced=1, combiner=combiner)
+
+
+def test_reductions_of_the_same_rows_are_one_dispatch():
+    b = GraphBuilder()
+    x = b.input("x", (64, 16), F32)
+    graph = b.build([extreme(b, x, "max", 15), extreme(b, x, "argmax", 15), extreme(b, x, "min")])
+    first, second = fuse(graph).dispatches
+    assert len(first.outputs) == 2 and first.inputs == second.inputs == (x,)
+    b = GraphBuilder()
+    x, y = b.input("x", (64, 16), F32), b.input("y", (64, 16), F32)
+    assert len(fuse(b.build([extreme(b, x, "max"), extreme(b, y, "max")])).dispatches) == 2
+
+
+def test_reductions_of_the_same_rows_of_which_one_needs_the_other_make_no_cycle():
+    b = GraphBuilder()
+    x, w = b.input("x", (64, 16), F32), b.input("w", (64, 64), F32)
+    top = b.reshape(extreme(b, x, "max"), (1, 64))
+    moved = b.reshape(matmul(b, top, w), (64,))
+    other = b.generic(
+        [x, moved], [maps(0, 1), maps(0)], (64, 16), op("sub", A0, A1), reduced=1, combiner="add"
+    )
+    assert names(b.build([other])) == ["rows", "contraction", "rows_1"]
+
+
+def rounds(b, scores, step):
+    """The best of a row, and what is left of it after heavy arithmetic with its position."""
+    place = b.generic([scores], [maps(0, 1)], scores.type.shape, A0, reduced=1, combiner="argmax")
+    body = op("mul", A0, op("cos", op("sin", op("exp", op("tanh", A0)))) if step == "heavy" else A0)
+    body = op("select", Apply("eq", (Index(1), Arg(1, DType.I64)), DType.BOOL), Const(0.0, F32), body)
+    rest = b.generic([scores, place], [maps(0, 1), maps(0)], scores.type.shape, body)
+    again = b.generic([rest], [maps(0, 1)], scores.type.shape, A0, reduced=1, combiner="argmax")
+    return [place, again, rest]
+
+
+def test_heavy_maps_over_few_rows_are_computed_once():
+    for rows, step, count in ((1, "heavy", 3), (1, "light", 1), (64, "heavy", 1)):
+        b = GraphBuilder()
+        graph = b.build(rounds(b, b.input("x", (rows, 100), F32), step))
+        assert len(fuse(graph).dispatches) == count, (rows, step)
+
+
+def test_a_few_gathered_elements_are_found_by_the_map_that_reads_them():
+    for count, dispatches in ((4, 1), (64, 2)):
+        b = GraphBuilder()
+        i, table = b.input("i", (1,), DType.I64), b.input("t", (9, count), F32)
+        box = b.generic([table, i], [None, maps(None)], (1, count), Gather(0, (A1_I64, Index(1)), F32))
+        x = b.input("x", (100, count), F32)
+        y = b.generic([x, box], [maps(0, 1), maps(None, 1)], (100, count), op("sub", A0, A1))
+        assert len(fuse(b.build([y])).dispatches) == dispatches

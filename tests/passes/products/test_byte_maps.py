@@ -154,3 +154,15 @@ def test_places_are_no_literals():
     padded = b.pad(chain(b, moved, *relu6()), (0, 1), (0, 1), 0.0)
     placed = chain(b, padded, apply("add", X, Cast(Index(1), F32)), *steps(), Cast(X, U8))
     merged(b.build([placed]))
+
+
+def test_casts_that_undo_each_other():
+    b = GraphBuilder()
+    x = b.input("x", (4, 8), I8)
+    widened = chain(b, x, Cast(Arg(0, I8), F32), Cast(X, I8))
+    same = chain(b, widened, Cast(Cast(Arg(0, I8), DType.F64), I8))
+    graph = b.build([same])
+    after = merge_byte_maps(graph)
+    verify(after)
+    data = np.arange(-16, 16, dtype=np.int8).reshape(4, 8)
+    assert np.array_equal(interpret(after, [data])[0], data)
