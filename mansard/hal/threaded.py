@@ -334,13 +334,17 @@ class ThreadedDevice(Device):
 
     def close(self) -> None:
         """Fail what waits, end what runs, end the threads."""
+        self.close_queues()
+        for thread in self._threads:
+            thread.join()
+
+    def close_queues(self) -> None:
+        """Fail what waits, let hanging submissions go on, and wait for what runs."""
         for queue in self._queues.values():
             queue.close(timeout=0)
         self.release()
         for queue in self._queues.values():
             queue.close()
-        for thread in self._threads:
-            thread.join()
 
     # The threads ------------------------------------------------------------------------------
     def serve_queue(self, kind: QueueKind) -> None:

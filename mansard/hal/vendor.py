@@ -86,11 +86,7 @@ class VendorDevice(ThreadedDevice, abc.ABC):
 
     def close(self) -> None:
         """Fail what waits, wait for calls that run as long as they may, end the threads."""
-        for queue in self._queues.values():
-            queue.close(timeout=0)
-        self.release()
-        for queue in self._queues.values():
-            queue.close()
+        self.close_queues()
         self._closing.set()
         self._active.set()
         self._watcher.join()

@@ -7,6 +7,7 @@ placement after another.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -22,9 +23,13 @@ from mansard.placement.partitioning import MIN_MODEL_GAIN, find_partitions
 from mansard.placement.place import PlacementResult, place
 from mansard.placement.plan_memory import slot_memory
 from mansard.placement.regions import merge_regions
-from mansard.placement.swapped_placement import SketchPlan, SwappedPlacement, place_swapped, swapping_limits
+from mansard.placement.swapped_placement import SketchPlan, place_swapped, swapping_limits
 from mansard.placement.swapping import Swaps
-from mansard.plan.plan import SplitSpec
+from mansard.plan.plan import Prediction, Rejected, SplitSpec
+
+WITH_SWAPPING, WITHOUT_SWAPPING = "with swapping", "without swapping"
+"""What a rejected placement does where the chosen one does the opposite."""
+NONE_FITS = "no placement fits the memory of the devices"
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,11 @@ class ModelPlacement:
     def latency_ms(self) -> float:
         """The predicted latency of a call."""
         return self.result.prediction.latency_ms
+
+    @property
+    def any_swapped(self) -> bool:
+        """Whether some region takes turns."""
+        return any(of_slot.regions for of_slot in self.swaps.values())
 
 
 def place_model(
@@ -62,34 +72,61 @@ def place_model(
     if not swapping:
         return _place_limited(graph, slots, options, fuse, sketch_plan)
 
-    def without_limit(priced: Sequence[DeviceSlot], given: PlacementOptions) -> ModelPlacement:
-        return _place_limited(graph, priced, given, fuse, sketch_plan)
+    def place_limited(
+        priced: Sequence[DeviceSlot], given: PlacementOptions, fixed: FixedDevices
+    ) -> ModelPlacement:
+        return _place_limited(graph, priced, given, fuse, sketch_plan, fixed)
+
+    def swapped_placement(*, all_regions: bool) -> ModelPlacement | None:
+        found = place_swapped(
+            graph, slots, options, swapping, place_limited, sketch_plan, all_regions=all_regions
+        )
+        if found is None:
+            return None
+        return ModelPlacement(found.graph, found.result, swaps=found.swaps)
 
     failure: PlacementError | None = None
     plain: ModelPlacement | None = None
-    swapped: SwappedPlacement | None = None
+    swapped: ModelPlacement | None = None
     try:
         plain = _place_limited(graph, slots, options, fuse, sketch_plan)
     except PlacementError as error:
         failure = error
     try:
-        swapped = place_swapped(graph, slots, options, swapping, without_limit, sketch_plan)
+        swapped = swapped_placement(all_regions=False)
     except PlacementError as error:
         failure = failure or error
-    if swapped is not None:
-        placement = ModelPlacement(swapped.graph, swapped.result, swaps=swapped.swaps)
-        if plain is None or _cost(placement, slots) < _cost(plain, slots):
-            return placement
+    if swapped is not None and (
+        plain is None or _merged(swapped, slots).cost_ms < _merged(plain, slots).cost_ms
+    ):
+        return with_rejected(swapped, WITHOUT_SWAPPING, plain, slots)
     if plain is None:
         assert failure is not None
         raise failure
-    return plain
+    if swapped is not None and not swapped.any_swapped:
+        # No region is worth its load: the price of all of them tells why.
+        with contextlib.suppress(PlacementError):
+            swapped = swapped_placement(all_regions=True)
+    return with_rejected(plain, WITH_SWAPPING, swapped, slots)
 
 
-def _cost(placement: ModelPlacement, slots: Sequence[DeviceSlot]) -> float:
-    """What is minimised, of the placement with its regions as one step each."""
+def with_rejected(
+    placement: ModelPlacement, name: str, other: ModelPlacement | None, slots: Sequence[DeviceSlot]
+) -> ModelPlacement:
+    """A placement whose prediction has the price of another one of the same graph, or that there is none."""
+    price = None if other is None else _merged(other, slots)
+    rejected = (
+        Rejected(name, NONE_FITS) if price is None else Rejected(name, price.cost_ms, price.loaded_bytes)
+    )
+    prediction = placement.result.prediction
+    prediction = replace(prediction, rejected=(*prediction.rejected, rejected))
+    return replace(placement, result=replace(placement.result, prediction=prediction))
+
+
+def _merged(placement: ModelPlacement, slots: Sequence[DeviceSlot]) -> Prediction:
+    """What is predicted of the placement with its regions as one step each."""
     _, result = merge_regions(placement.graph, placement.result, slots, placement.swaps)
-    return result.prediction.cost_ms
+    return result.prediction
 
 
 def _place_limited(
@@ -98,22 +135,23 @@ def _place_limited(
     options: PlacementOptions,
     fuse: Fuse,
     sketch_plan: SketchPlan,
+    fixed: FixedDevices | None = None,
 ) -> ModelPlacement:
-    """A placement without swapping."""
+    """A placement without swapping, with the dispatches in ``fixed`` as given."""
     unified = [slot.profile.unified for slot in slots]
     limits = memory_limits(slots, options)
     for _ in range(MAX_ROUNDS):
         slots_now, options_now = limit_slots(slots, limits), limit_options(options, limits)
 
         # The model's order first: another can need more memory.
-        placement = place_in_order(graph, slots_now, options_now, fuse)
+        placement = place_in_order(graph, slots_now, options_now, fuse, fixed)
 
         # Branches run at once only in an order that interleaves them, which changes the best devices: such a
         # model is placed again, in half the time. Not a partitioned one, whose pieces overlap already.
         other_order = None if placement.splits else interleaved(placement.graph, placement.result)
         if other_order is not None:
             half = replace(options_now, search_seconds=options_now.search_seconds / 2)
-            other = place_in_order(other_order, slots_now, half, fuse)
+            other = place_in_order(other_order, slots_now, half, fuse, fixed)
             if other.latency_ms <= (1 - MIN_GAIN) * placement.latency_ms:
                 placement = _with_method(other, "branches interleaved")
 

@@ -16,7 +16,7 @@ from mansard.dims import representative, symbol
 from mansard.ir.dispatch import Dispatch, DispatchGraph
 from mansard.ir.ops import Op
 from mansard.ir.region import Region
-from mansard.placement.constraints import NO_ROOM, DeviceSlot
+from mansard.placement.constraints import NO_ROOM, DeviceSlot, FixedDevices
 from mansard.placement.memory_limits import MAX_ROUNDS, MemoryLimit
 from mansard.placement.options import PlacementOptions
 from mansard.placement.place import PlacementResult
@@ -26,6 +26,8 @@ from mansard.placement.swapping import RegionTimes, SlotSwaps, choose_resident, 
 from mansard.placement.workload import graph_workload
 from mansard.plan.plan import Plan
 
+ALL_REGIONS = "all regions are on their device"
+"""Why a dispatch is where it is in a placement that serves to tell a price."""
 SketchPlan = Callable[[DispatchGraph, Mapping[Dispatch, int]], Plan]
 """The plan of a placed graph without its code, with all device slots, to lay out its memory."""
 
@@ -42,8 +44,8 @@ class Placed(Protocol):
         """Their devices."""
 
 
-PlaceLimited = Callable[[Sequence[DeviceSlot], PlacementOptions], Placed]
-"""Places a graph on slots, within the limits of those and of options."""
+PlaceLimited = Callable[[Sequence[DeviceSlot], PlacementOptions, FixedDevices], Placed]
+"""Places a graph on slots, within the limits of those and of options, some of its dispatches as given."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +76,11 @@ def place_swapped(
     limits: Sequence[MemoryLimit],
     place_limited: PlaceLimited,
     sketch_plan: SketchPlan,
+    *,
+    all_regions: bool = False,
 ) -> SwappedPlacement | None:
-    """A placement in which the slots of ``limits`` swap programs; None where none fits.
+    """A placement in which the slots of ``limits`` swap programs; None where none fits. With ``all_regions``
+    each region is on its slot, whether it is worth its load or not.
 
     Raises PlacementError as ``place_limited``. The programs of a slot get what the values of a call leave of
     its memory, which depends on the placement: it is tried with all, and then with less.
@@ -88,19 +93,29 @@ def place_swapped(
     unified = [slot.profile.unified for slot in slots]
     for _ in range(MAX_ROUNDS):
         priced = [_priced(slot, times[n], room[n]) if n in room else slot for n, slot in enumerate(slots)]
-        placement = place_limited(priced, options)
+        fixed = (
+            {d: (n, ALL_REGIONS) for n in room for d in _in_regions(graph, priced[n])} if all_regions else {}
+        )
+        placement = place_limited(priced, options, fixed)
         placed, result = placement.graph, placement.result
         merged, merged_result = merge_regions(placed, result, slots)
         values = _value_bytes(sketch_plan(merged, merged_result.device), unified)
         left = {limit.slot: limit.bytes - values[limit.slot] for limit in limits}
         on_slots = {n: _placed_regions(placed, result, n, of_slot) for n, of_slot in times.items()}
-        if all(each.bytes <= left[n] for n, on_slot in on_slots.items() for each in on_slot):
+        fits = all(each.bytes <= left[n] for n, on_slot in on_slots.items() for each in on_slot)
+        if fits and min(left.values()) >= 0:
             swaps = {n: choose_resident(on_slot, left[n]).swaps for n, on_slot in on_slots.items()}
-            return SwappedPlacement(placed, result, swaps) if any(on_slots.values()) else None
+            return SwappedPlacement(placed, result, swaps)
         if min(left.values()) <= 0:
             return None
         room = {number: min(room[number], size) for number, size in left.items()}
     return None
+
+
+def _in_regions(graph: DispatchGraph, slot: DeviceSlot) -> list[Dispatch]:
+    """The dispatches of all regions that a slot takes."""
+    regions = slot.partition.regions if slot.partition is not None else ()
+    return [d for d in graph.dispatches if any(region.holds(d.ops) for region in regions)]
 
 
 def _names(slots: Sequence[DeviceSlot], limits: Sequence[MemoryLimit]) -> set[str]:

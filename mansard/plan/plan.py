@@ -246,6 +246,24 @@ class Decision:
 
 
 @dataclass(frozen=True)
+class Rejected:
+    """A placement that was considered beside the chosen one, and what it would cost."""
+
+    name: str
+    """What sets it apart, such as ``with swapping``."""
+    cost: float | str
+    """As `Prediction.cost_ms`, or why there is no such placement."""
+    loaded_bytes: int = 0
+    """Of programs that it would load during a call."""
+
+    def __str__(self) -> str:
+        """A phrase for people."""
+        cost = self.cost if isinstance(self.cost, str) else f"{self.cost:.3f} ms"
+        loads = f" and {self.loaded_bytes} bytes of programs loaded" if self.loaded_bytes else ""
+        return f"{self.name}: {cost}{loads}"
+
+
+@dataclass(frozen=True)
 class Prediction:
     """What placement expects of a call, by its cost model; times in milliseconds.
 
@@ -264,6 +282,8 @@ class Prediction:
     """When each dispatch starts, in the order of the plan's decisions."""
     loaded_bytes: int = 0
     """Of programs that are loaded during a call, since the device does not hold all of them."""
+    rejected: tuple[Rejected, ...] = ()
+    """Other placements that were considered, as the one with swapping, or without."""
 
     @property
     def gap(self) -> float:
@@ -278,7 +298,7 @@ class Prediction:
         copies = f"; {self.copied_bytes} bytes are copied" if self.copied_bytes else ""
         copies += f"; {self.loaded_bytes} bytes of programs are loaded" if self.loaded_bytes else ""
         bound = f"no placement is below {self.bound_ms:.3f} ms (gap {100 * self.gap:.1f} %, {self.method})"
-        return f"{text}{copies}; {bound}"
+        return "; ".join([f"{text}{copies}", *(f"rejected {each}" for each in self.rejected), bound])
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 
@@ -53,39 +54,42 @@ def write_llama(folder, layers=1, dtype=ml_dtypes.bfloat16):
     return sum(tensor.nbytes for tensor in tensors.values())
 
 
+@contextlib.contextmanager
+def reading_prompts_on(npu, folder, *, dtype=None, **options):
+    """A language model of ``folder`` whose prompts an NPU reads, once it has given the same tokens as on the
+    CPU alone."""
+    prompt = np.random.default_rng(1).integers(0, VOCABULARY, 19).tolist()
+    common = {"context": 48, "chunk": 8, "dtype": dtype}
+    placed = {"devices": [npu, "cpu"], "method_devices": {"prefill": npu, "decode": "cpu"}, **options}
+    with mansard.load_lm(folder, devices="cpu", **common) as lm:
+        expected = [token.id for token in lm.generate(prompt, 12)]
+    with mansard.load_lm(folder, **common, **placed) as lm:
+        assert [token.id for token in lm.generate(prompt, 12)] == expected
+        assert lm.model.method("decode").explain().totals[npu] == 0
+        yield lm
+
+
 def test_prompts_are_read_on_the_npu(tmp_path):
     write_llama(tmp_path)
-    prompt = np.random.default_rng(1).integers(0, VOCABULARY, 19).tolist()
-    placed = {"devices": ["npu", "cpu"], "method_devices": {"prefill": "npu", "decode": "cpu"}}
-    tokens = []
-    for options in ({"devices": "cpu"}, placed):
-        with mansard.load_lm(tmp_path, context=48, chunk=8, **options) as lm:
-            tokens.append([token.id for token in lm.generate(prompt, 12)])
-            if options is placed:
-                assert lm.model.method("prefill").explain().totals["npu"] >= 4
-                assert lm.model.method("decode").explain().totals["npu"] == 0
-    assert tokens[0] == tokens[1]
+    with reading_prompts_on("npu", tmp_path) as lm:
+        assert lm.model.method("prefill").explain().totals["npu"] >= 4
 
 
 def test_an_npu_with_memory_for_a_quarter_of_the_weights_reads_prompts(tmp_path, monkeypatch):
     """Two layers: regions of the prefill on the NPU, decoding on the CPU, with one cache."""
     total = write_llama(tmp_path, layers=2, dtype=np.float32)
     monkeypatch.setattr(DRIVER, "memory", total // 4)
-    prompt = np.random.default_rng(1).integers(0, VOCABULARY, 19).tolist()
-    placed = {"devices": ["gnpu", "cpu"], "method_devices": {"prefill": "gnpu", "decode": "cpu"}}
-    tokens = []
-    for options in ({"devices": "cpu"}, placed | {"fixed_chunk": True}):
-        with mansard.load_lm(tmp_path, context=48, chunk=8, dtype="f32", **options) as lm:
-            tokens.append([token.id for token in lm.generate(prompt, 12)])
-            if "fixed_chunk" not in options:
-                continue
-            prefill = lm.model.method("prefill").explain()
-            assert prefill.totals["gnpu"] >= 2 and lm.model.method("decode").explain().totals["gnpu"] == 0
-            held = sum(row.bytes for row in lm.memory() if row.device == "gnpu" and row.what == "code")
-            assert total / 8 < held < total / 4 + 8192 * prefill.totals["gnpu"]
-            states = [row for row in lm.memory() if row.what == "states"]
-            assert states and {row.device for row in states} == {"cpu"}
-    assert tokens[0] == tokens[1]
+    with reading_prompts_on("gnpu", tmp_path, dtype="f32", fixed_chunk=True) as lm:
+        prefill = lm.model.method("prefill").explain()
+        assert prefill.totals["gnpu"] >= 2
+        held = sum(row.bytes for row in lm.memory() if row.device == "gnpu" and row.what == "code")
+        assert total / 8 < held < total / 4 + 8192 * prefill.totals["gnpu"]
+        states = [row for row in lm.memory() if row.what == "states"]
+        assert states and {row.device for row in states} == {"cpu"}
+        # Over its slow link no program is worth a load in every call.
+        (rejected,) = prefill.prediction.rejected
+        assert rejected.name == "with swapping" and rejected.loaded_bytes > 0
+        assert rejected.cost > prefill.prediction.cost_ms
 
 
 def test_prompts_are_read_in_programs_that_take_turns(tmp_path, monkeypatch):
@@ -97,23 +101,18 @@ def test_prompts_are_read_in_programs_that_take_turns(tmp_path, monkeypatch):
     monkeypatch.setattr(BACKEND, "profile", lambda text, device: fast)
     monkeypatch.setattr(BACKEND, "estimate_region", lambda region, target: 1e-9)
     monkeypatch.setattr(DRIVER, "memory", total // 4)
-    prompt = np.random.default_rng(1).integers(0, VOCABULARY, 19).tolist()
     npu = DRIVER.open(DRIVER.devices()[0])
     monkeypatch.setitem(registry._open, "gnpu", npu)
-    placed = {"devices": ["gnpu", "cpu"], "method_devices": {"prefill": "gnpu", "decode": "cpu"}}
-    tokens = []
-    for options in ({"devices": "cpu"}, placed | {"fixed_chunk": True}):
-        with mansard.load_lm(tmp_path, context=48, chunk=8, dtype="f32", **options) as lm:
-            tokens.append([token.id for token in lm.generate(prompt, 12)])
-            if "fixed_chunk" not in options:
-                continue
-            prefill = lm.model.method("prefill")
-            possible = [d.device for d in prefill.explain().rows if isinstance(d.costs["gnpu"], float)]
-            # Two products go with the caches that they fill, which the CPU holds.
-            assert possible.count("gnpu") >= 12 and possible.count("cpu") == 2
-            assert lm.model.method("decode").explain().totals["gnpu"] == 0
-            swapped = sum(row.bytes for row in prefill.memory() if row.kind == "swapped")
-            assert swapped > total / 2
-            assert prefill.stats.program_bytes >= 2 * swapped  # three pieces of the prompt
-            assert npu.peak_memory <= total // 4
-    assert tokens[0] == tokens[1]
+    with reading_prompts_on("gnpu", tmp_path, dtype="f32", fixed_chunk=True) as lm:
+        prefill = lm.model.method("prefill")
+        explanation = prefill.explain()
+        possible = [d.device for d in explanation.rows if isinstance(d.costs["gnpu"], float)]
+        # Two products go with the caches that they fill, which the CPU holds.
+        assert possible.count("gnpu") >= 12 and possible.count("cpu") == 2
+        swapped = sum(row.bytes for row in prefill.memory() if row.kind == "swapped")
+        assert swapped > total / 2
+        assert prefill.stats.program_bytes >= 2 * swapped  # three pieces of the prompt
+        assert npu.peak_memory <= total // 4
+        (rejected,) = explanation.prediction.rejected
+        assert rejected.name == "without swapping" and rejected.loaded_bytes == 0
+        assert rejected.cost > 0

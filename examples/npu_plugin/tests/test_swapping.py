@@ -117,6 +117,9 @@ def test_a_fast_link_brings_all_regions_to_the_npu(compiled, device):
         assert device.peak_memory <= WEIGHTS // 4
         text = str(model.explain())
     assert "swapped: a call loads its 0.01638 MB" in text and f"{moved} bytes of programs are loaded" in text
+    (rejected,) = built.plan.prediction.rejected
+    assert rejected.cost > built.plan.prediction.cost_ms and rejected.loaded_bytes == 0
+    assert f"rejected without swapping: {rejected.cost:.3f} ms" in text
 
 
 def test_a_slow_link_leaves_them_on_the_cpu(compiled, device):
@@ -126,12 +129,19 @@ def test_a_slow_link_leaves_them_on_the_cpu(compiled, device):
     with model_of(built, device) as model:
         check(model)
         assert model.stats.program_loads == 0
+        text = str(model.explain())
+    (rejected,) = built.plan.prediction.rejected
+    assert rejected.cost > built.plan.prediction.cost_ms and rejected.loaded_bytes >= (LAYERS - 4) * LAYER
+    assert f"rejected with swapping: {rejected.cost:.3f} ms and {rejected.loaded_bytes} bytes of" in text
 
 
 def test_an_npu_that_must_takes_everything(compiled, device):
     """Pins leave no other device, however slow the link is."""
     built = compiled(1e7, pins=(("contraction*", "gnpu"),))
     assert len(steps(built.plan, DispatchStep)) == LAYERS
+    assert "rejected without swapping: no placement fits the memory of the devices" in str(
+        built.plan.prediction
+    )
     with model_of(built, device) as model:
         check(model)
         assert device.peak_memory <= WEIGHTS // 4

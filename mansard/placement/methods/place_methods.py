@@ -20,12 +20,20 @@ from mansard.placement.methods.method import Method, Resident, residents_of
 from mansard.placement.methods.swapped_units import (
     Areas,
     areas_to_try,
+    on_swapping_devices,
     slot_swaps,
     with_programs,
     with_swapping_devices,
 )
 from mansard.placement.methods.units import Chain, chain_of
-from mansard.placement.model_placement import ModelPlacement, place_in_order, place_model
+from mansard.placement.model_placement import (
+    WITH_SWAPPING,
+    WITHOUT_SWAPPING,
+    ModelPlacement,
+    place_in_order,
+    place_model,
+    with_rejected,
+)
 from mansard.placement.options import PlacementOptions
 from mansard.placement.partition_graph import Fuse
 from mansard.placement.plan_memory import slot_memory
@@ -81,6 +89,11 @@ class _Choice:
     areas: Areas
     stands_for: Mapping[int, int]
 
+    @property
+    def swaps(self) -> bool:
+        """Whether programs take turns."""
+        return bool(self.areas.bytes)
+
 
 class _JointPlacement:
     def __init__(
@@ -112,7 +125,10 @@ class _JointPlacement:
         constraints, chain = self._chain(limits)
         areas = areas_to_try(constraints, self.slots[self.methods[0].name], limits)
         for _ in range(MAX_ROUNDS):
-            choice = self._assign(chain, constraints, room, areas)
+            choices = self._choices(chain, constraints, room, areas)
+            choice = _best(choices)
+            if choice is None:
+                raise self._no_room(room)
             placements = [
                 self._place(m, chain, choice, constraints[m], given) for m in range(len(self.methods))
             ]
@@ -123,7 +139,15 @@ class _JointPlacement:
             needed = [a + b for a, b in zip(held, values, strict=False)]
             exceeded = [limit for limit in limits if needed[limit.slot] > limit.bytes]
             if not exceeded:
-                return placements
+                if len(areas) == 1:
+                    return placements
+                of_role = self._rejected(choice, choices, chain, constraints, room, areas)
+                return [
+                    self._with_rejected(
+                        m, placement, chain, choice, of_role[self._role(m)], constraints[m], given
+                    )
+                    for m, placement in enumerate(placements)
+                ]
             for limit in exceeded:
                 room[limit.slot] = min(room[limit.slot] or 0, limit.bytes - values[limit.slot])
         details = "; ".join(limit.exceeded(needed[limit.slot]) for limit in exceeded)
@@ -132,19 +156,23 @@ class _JointPlacement:
             f"call of each method together: {details}"
         )
 
-    def _assign(
+    def _choices(
         self,
         chain: Chain,
         constraints: Sequence[Constraints],
         room: Sequence[int | None],
         areas: Sequence[Areas],
-    ) -> _Choice:
-        """The best devices of the units: with programs that take turns, or without."""
+        swapped_role: int | None = None,
+    ) -> list[_Choice]:
+        """The best devices of the units: with programs that take turns, and without, as far as these fit.
+        With ``swapped_role`` all programs of that role that can take turns stay on their device, or do so."""
         first, choices = [role[0] for role in self.roles], list[_Choice]()
         for each in areas:
             wider, profiles, stands_for = with_swapping_devices(
                 chain, each, constraints, self.problems, first, self.profiles
             )
+            if swapped_role is not None:
+                wider = on_swapping_devices(wider, swapped_role, stands_for)
             left = [None if size is None else size - each.bytes.get(n, 0) for n, size in enumerate(room)]
             if any(size is not None and size < 0 for size in left):
                 continue
@@ -152,14 +180,15 @@ class _JointPlacement:
             found = assign(wider, profiles, limits, self.calls, self.wanted, stands_for)
             if found is not None:
                 choices.append(_Choice(found, each, stands_for))
-        if choices:
-            return min(choices, key=lambda each: each.assignment.seconds)
+        return choices
+
+    def _no_room(self, room: Sequence[int | None]) -> PlacementError:
         allowed = ", ".join(
             f"{name} any" if size is None else f"{name} {max(0, size) / 1e6:.4g} MB"
             for name, size in zip(self.names, room, strict=True)
         )
         total = sum(resident.bytes for resident in self.residents)
-        raise PlacementError(
+        return PlacementError(
             f"weights and states of {total / 1e6:.4g} MB do not fit the devices: beside the values of a call "
             f"they may hold {allowed}"
         )
@@ -220,6 +249,46 @@ class _JointPlacement:
         }
         return dataclasses.replace(placement, swaps=swaps)
 
+    def _rejected(
+        self,
+        choice: _Choice,
+        choices: Sequence[_Choice],
+        chain: Chain,
+        constraints: Sequence[Constraints],
+        room: Sequence[int | None],
+        areas: Sequence[Areas],
+    ) -> list[_Choice | None]:
+        """For each role the best choice with programs that take turns, where ``choice`` has none, or without;
+        None where there is none. Where it pays for no program, that with all of them tells why."""
+        others = [each for each in choices if each.swaps != choice.swaps]
+        best = _best(others)
+        if choice.swaps or best is None:
+            return [best] * len(self.roles)
+        with_area = [each for each in areas if each.bytes]
+        return [
+            best
+            if any(option[role] in best.stands_for for option in best.assignment.options)
+            else _best(self._choices(chain, constraints, room, with_area, role))
+            for role in range(len(self.roles))
+        ]
+
+    def _with_rejected(
+        self,
+        number: int,
+        placement: ModelPlacement,
+        chain: Chain,
+        choice: _Choice,
+        other: _Choice | None,
+        constraints: Constraints,
+        given: Mapping[int, int],
+    ) -> ModelPlacement:
+        """A placed method with the price of the other choice, where either has programs that take turns."""
+        name = WITHOUT_SWAPPING if choice.swaps else WITH_SWAPPING
+        rejected = None if other is None else self._place(number, chain, other, constraints, given)
+        if not any(each.any_swapped for each in (placement, rejected) if each is not None):
+            return placement
+        return with_rejected(placement, name, rejected, self.slots[self.methods[number].name])
+
     def _reason(self, seconds: Sequence[float], device: int, given: Mapping[int, int]) -> str:
         fastest = min(range(len(seconds)), key=lambda d: seconds[d])
         name = self.names[fastest]
@@ -251,6 +320,10 @@ class _JointPlacement:
                 f"method {method.name!r} is to run on {name!r}, but the devices are {', '.join(self.names)}"
             )
         return self.names.index(name)
+
+
+def _best(choices: Sequence[_Choice]) -> _Choice | None:
+    return min(choices, key=lambda each: each.assignment.seconds, default=None)
 
 
 def _roles(methods: Sequence[Method]) -> list[list[int]]:

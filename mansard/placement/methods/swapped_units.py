@@ -90,6 +90,19 @@ def with_swapping_devices(
     return replace(chain, units=tuple(units)), every, stands_for
 
 
+def on_swapping_devices(chain: Chain, role: int, stands_for: Mapping[int, int]) -> Chain:
+    """The chain of `with_swapping_devices`: the units of a role whose programs can take turns on a device are
+    on no other."""
+    units = []
+    for unit in chain.units:
+        seconds = unit.seconds.copy()
+        able = {d for pair in stands_for.items() if math.isfinite(seconds[role, pair[0]]) for d in pair}
+        if able:
+            seconds[role, [d for d in range(seconds.shape[1]) if d not in able]] = math.inf
+        units.append(replace(unit, seconds=seconds))
+    return replace(chain, units=tuple(units))
+
+
 def slot_swaps(
     chain: Chain,
     options: Sequence[Sequence[int]],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from mansard.codegen.kernel_target import KernelTarget
@@ -14,7 +13,6 @@ from mansard.errors import CodegenError, WorkerUnavailableError
 from mansard.hal.device import DeviceInfo
 from mansard.ir.types import Value
 from mansard.regions.named import Conv, MatMul, NamedGraph, NamedOp, Recode
-from mansard.regions.partition import Limits
 from mansard.targets.profile import DeviceProfile
 from mansard.targets.socs import load_soc
 from mansard.workers import Environment, Worker
@@ -78,11 +76,9 @@ class QnnBackend(OnnxRegionBackend):
         chip = load_soc(PROFILE)
         return chip.devices[chip.device(self.name, self.name)]
 
-    def limits(self, target: KernelTarget) -> Limits:
-        """A region's weights have to fit the address range of a session."""
-        memory = load_soc(PROFILE).memory["npu"]
-        limits = super().limits(target)
-        return replace(limits, constants=memory, memory=min(memory, target.memory or memory))
+    def addressed_bytes(self, target: KernelTarget) -> int:
+        """Those of a session."""
+        return load_soc(PROFILE).memory["npu"]
 
     def float_type(self, target: KernelTarget) -> str:
         """Floats are computed in f16."""

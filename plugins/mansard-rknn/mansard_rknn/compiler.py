@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import replace
 
 from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.region_backend import OnnxRefusal, OnnxRegionBackend
@@ -11,7 +10,6 @@ from mansard.dtypes import DType
 from mansard.errors import CodegenError
 from mansard.hal.device import DeviceInfo
 from mansard.regions.named import NamedGraph, NamedOp
-from mansard.regions.partition import Limits
 from mansard.targets.profile import DeviceProfile
 from mansard.targets.socs import load_soc
 from mansard.workers import Worker
@@ -47,11 +45,9 @@ class RknnBackend(OnnxRegionBackend):
         """That of an RK3588: figures of other chips are not to be had."""
         return load_soc(PROFILE).devices["npu"]
 
-    def limits(self, target: KernelTarget) -> Limits:
-        """A region's weights have to fit the NPU's addresses of 32 bits."""
-        memory = load_soc(PROFILE).memory["npu"]
-        limits = super().limits(target)
-        return replace(limits, constants=memory, memory=min(memory, target.memory or memory))
+    def addressed_bytes(self, target: KernelTarget) -> int:
+        """The NPU has addresses of 32 bits."""
+        return load_soc(PROFILE).memory["npu"]
 
     def float_type(self, target: KernelTarget) -> str:
         """Floats are computed in f16."""
