@@ -14,7 +14,7 @@ BENCH_PEERS ?= iree executorch-xnnpack litert llama.cpp
 BENCH_MACHINE ?= $(shell uname -n)
 BENCH_RESULT ?= benchmarks/results/$(BENCH_MACHINE)/cpu
 
-.PHONY: help setup demo test test-slow lint format style typecheck imports layout pytest stress stress-signals soak serve-soak ray-example fuzz op-conformance onnx-conformance tflite-conformance tflite-models lm-conformance conformance sanitize fuzz-artifacts bench bench-peers vulkan-packages qemu-packages lavapipe-backports clean distclean stablehlo-conformance model-conformance model-speed plugins-test
+.PHONY: help setup demo test test-slow lint format style typecheck imports layout pytest stress stress-signals soak serve-soak ray-example fuzz op-conformance onnx-conformance tflite-conformance tflite-models lm-conformance conformance sanitize fuzz-artifacts bench bench-peers vulkan-packages qemu-packages lavapipe-backports clean distclean stablehlo-conformance model-conformance model-speed plugins-test transformers-conformance
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r target text; do \
@@ -83,14 +83,18 @@ tflite-models: $(STAMP) vulkan-packages ## networks of TensorFlow's converter, i
 	$(BIN)/python -m benchmarks.tflite_models $(TFLITE_MODELS) --devices $(DEVICES) --markdown docs/coverage.md $(TFLITE_ARGS)
 
 MODEL_ZOO ?= build/model-zoo
-model-conformance: $(STAMP) vulkan-packages ## architectures from every framework, on each device and split; writes build/model-conformance.json and docs/coverage.md
+model-conformance: $(STAMP) vulkan-packages ## architectures from every framework, on each device and split; writes benchmarks/results/MACHINE and docs/coverage.md
 	@test -x build/venv-tensorflow/bin/python || $(or $(PYTHON),python3) -m venv build/venv-tensorflow
 	build/venv-tensorflow/bin/python -m pip install -q tensorflow-cpu==2.21.0
 	build/venv-tensorflow/bin/python -m benchmarks.model_zoo.make_tflite $(MODEL_ZOO)
-	$(BIN)/python -m benchmarks.model_zoo --tflite $(MODEL_ZOO) --onnx $(MODEL_ZOO) --markdown docs/coverage.md $(MODEL_ARGS)
+	$(BIN)/python -m benchmarks.model_zoo --tflite $(MODEL_ZOO) --onnx $(MODEL_ZOO) --markdown docs/coverage.md \
+		--keep --json benchmarks/results/$(BENCH_MACHINE)/models.json $(MODEL_ARGS)
 
 model-speed: $(STAMP) ## the architectures through each framework side by side on the CPU, after model-conformance; writes build/frameworks.json
 	$(BIN)/python -m benchmarks.model_zoo.speed --tflite $(MODEL_ZOO) --onnx $(MODEL_ZOO) $(MODEL_ARGS)
+
+transformers-conformance: $(STAMP) ## small models of transformers' architectures against PyTorch; writes build/transformers-conformance.json and docs/coverage.md
+	$(BIN)/python -m benchmarks.transformers_models --devices $(DEVICES) --markdown docs/coverage.md $(TRANSFORMERS_ARGS)
 
 stablehlo-conformance: $(STAMP) vulkan-packages ## functions of jax.numpy and jax.lax on every device against JAX; writes build/stablehlo-conformance.json and docs/coverage.md
 	$(BIN)/python -m benchmarks.jax_functions --devices $(DEVICES) --markdown docs/coverage.md $(JAX_ARGS)

@@ -4,9 +4,11 @@
 
 Each is compiled with the sizes of its publication, and with sizes that vary, which is called with two sets of
 them. Rows go to ``build/model-conformance.json`` as they are made; a run that ended early goes on with
-``--resume``. With ``--markdown`` tables are written into a document. The exit code is 1 if something differs,
-fails or takes too long to compile. TFLite models come from a folder that ``make_tflite.py`` writes, in an
-environment with TensorFlow; without it they are left out.
+``--resume``. Runs of some frameworks or devices add up: ``--keep`` has the rows that the file had before,
+``--add`` those of other files, too. With ``--markdown`` tables are written into a document; ``--only '^$'``
+makes just these. The exit code is 1 if something differs, fails or takes too long to compile. TFLite models
+come from a folder that ``make_tflite.py`` writes, in an environment with TensorFlow; without it they are left
+out.
 """
 
 from __future__ import annotations
@@ -150,6 +152,12 @@ def _merged(earlier: list[Row], rows: list[Row]) -> list[Row]:
     return [by_key[k] for k in sorted(by_key)]
 
 
+def _write(path: Path, rows: list[Row]) -> None:
+    """One row a line, which shows in a comparison of two files what changed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
+
+
 def _name(row: Row) -> tuple[str, ...]:
     return row["model"], row["framework"], row["sizes"], row["placement"]
 
@@ -175,6 +183,14 @@ def main() -> int:
     parser.add_argument("--onnx", type=Path, help="folder to keep ONNX models in, for later runs")
     parser.add_argument("--keep", action="store_true", help="rows of an earlier run that this does not make")
     parser.add_argument(
+        "--add",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="JSON",
+        help="files of other runs; of rows in several the last counts, this run's before all",
+    )
+    parser.add_argument(
         "--resume",
         action="store_true",
         help="what passed in an earlier run of the same commit is not run again",
@@ -189,6 +205,8 @@ def main() -> int:
     now = revision()
     if options.resume and not options.keep:
         earlier = [row for row in earlier if row.get("revision") == now]
+    for file in options.add:
+        earlier = _merged(earlier, json.loads(file.read_text()))
     passed = [row for row in earlier if row.get("revision") == now and row["outcome"] == "passed"]
     done = {_name(row) for row in passed} if options.resume else set()
     for case in CASES:
@@ -208,9 +226,9 @@ def main() -> int:
                     folder = folders.get(framework) or Path(temporary)
                     rows += rows_of(case, framework, sizes == "open", placements, folder, base)
                 gc.collect()
-                options.json.parent.mkdir(parents=True, exist_ok=True)
-                options.json.write_text(json.dumps(_merged(earlier, rows), indent=1) + "\n")
+                _write(options.json, _merged(earlier, rows))
     rows = _merged(earlier, rows)
+    _write(options.json, rows)
     if options.markdown:
         write_section(options.markdown, section(rows), "models")
     good = all(row["outcome"] == "passed" and _compiles_soon(row) for row in rows)

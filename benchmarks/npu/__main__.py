@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks.npu import ethos_u, three_devices
-from benchmarks.npu.networks import NAMES
+from benchmarks.npu.networks import NAMES, SMOOTHING
 
 if TYPE_CHECKING:
     from mansard.codegen.kernel_target import KernelTarget
@@ -160,11 +160,13 @@ def table(rows: list[dict[str, Any]]) -> str:
         "    build/plugins/qnn/bin/python -m benchmarks.npu --markdown benchmarks/results/MACHINE/npu.md",
         "",
         '`mansard.quantize(network, inputs, scheme="int8")` of seeded networks whose heads are fitted to',
-        "textures (benchmarks/npu/fitted.py); MiniLM is all-MiniLM-L6-v2 on text. *Steps* is the",
-        "largest difference from Qualcomm's run of the whole network as one ONNX model, in steps of the",
-        "output's 8 bits. *Error* is the relative L2 distance from the float network: of the answers on the",
-        "NPU, of those that `mansard.quantize` reports, and of single layers with all before them quantised",
-        "(median).",
+        "textures (benchmarks/npu/fitted.py); MiniLM is all-MiniLM-L6-v2 on text, `attention=True` and",
+        f"`smoothing={SMOOTHING}`. *Steps* is the largest difference from Qualcomm's run of the whole",
+        "network as one ONNX model, in steps of the output's 8 bits. *Error* is the relative L2 distance",
+        "from the float network: of the answers on the NPU, of those that `mansard.quantize` reports, and",
+        "of single layers with all before them quantised (median). *Top-1* is how often the largest answer",
+        "is the float network's: of MiniLM the token with the largest number in each dim, which says",
+        "little.",
         "",
         "| network | regions | multiply-adds in them | steps | error on the NPU | reported | layers | top-1 "
         "| compiled in s |",

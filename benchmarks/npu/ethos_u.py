@@ -48,9 +48,10 @@ _ABOUT = """# Networks in int8 on Arm Ethos-U
     build/plugins/ethos-u/bin/python -m benchmarks.npu --device ethos-u \\
         --markdown benchmarks/results/MACHINE/npu-ethos-u.md
 
-Networks of `benchmarks/npu/networks.py` by `mansard.quantize(network, data, scheme="int8")`;
-`deeplabv3_refined` is DeepLabV3 whose logits are resized and go through one more convolution. *Cycles* are
-Vela's estimate, *ms* at the clock of its system configuration: 1 GHz for a U85, 500 MHz for a U55.
+Networks of `benchmarks/npu/networks.py` by `mansard.quantize(network, data, scheme="int8")`, MiniLM with
+`attention=True` and `smoothing=0.5`; `deeplabv3_refined` is DeepLabV3 whose logits are resized and go
+through one more convolution. *Cycles* are Vela's estimate,
+*ms* at the clock of its system configuration: 1 GHz for a U85, 500 MHz for a U55.
 *Different* counts elements of the regions' results that TOSA's reference model and
 `mansard.regions.tosa.evaluate` compute differently, each region with the inputs that it has in the network.
 *Answers* counts those of the compiled network that are not those of this evaluation, with the interpreter of

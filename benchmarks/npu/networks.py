@@ -18,6 +18,8 @@ from mansard.demo.encoder import model_folder
 NAMES = ("mobilenet_v2", "resnet50", "deeplabv3", "minilm")
 IMAGES = {"mobilenet_v2": 12, "resnet50": 12, "deeplabv3": 8}
 TEXTS, TOKENS = 4, 128
+SMOOTHING = 0.5
+"""Of the transformer's channels."""
 
 
 def network(name: str) -> tuple[nn.Module, list[tuple[torch.Tensor]]]:
@@ -56,4 +58,5 @@ def quantised(name: str) -> tuple[Any, nn.Module, list[tuple[torch.Tensor]]]:
     import mansard
 
     module, data = network(name)
-    return mansard.quantize(module, data, scheme="int8", attention=name == "minilm"), module, data
+    transformer = {"attention": True, "smoothing": SMOOTHING} if name == "minilm" else {}
+    return mansard.quantize(module, data, scheme="int8", **transformer), module, data

@@ -1,0 +1,1 @@
+"""The architectures of transformers, small and with random weights, against PyTorch."""
