@@ -158,6 +158,22 @@ def _within(linear: Linear, extents: Sequence[DimLike], extent: DimLike) -> bool
     return dims.bounds(dims.add(extent, dims.mul(top, -1)))[0] >= 1
 
 
+def permutation_order(flat: Linear, extents: Sequence[DimLike]) -> tuple[int, ...] | None:
+    """The loops in the order in which the position ``flat`` runs over as many elements as ``extents`` have,
+    each once: outermost first, without those of extent 1. None if it does not."""
+    steps = {d: c for d, c in flat.terms if not dims.is_one(extents[d])}
+    order: list[int] = []
+    step: DimLike = 1
+    while steps:
+        loop = next((d for d, c in steps.items() if c == step), None)
+        if loop is None:
+            return None
+        del steps[loop]
+        order.append(loop)
+        step = dims.mul(step, extents[loop])
+    return tuple(reversed(order)) if flat.offset == 0 and step == dims.product(extents) else None
+
+
 def collapse(extents: Sequence[DimLike], addresses: Sequence[Linear]) -> list[list[int]]:
     """Groups of adjacent loops that can run as one: everywhere ``coef[i] == coef[i+1] * extent[i+1]``."""
     groups: list[list[int]] = []

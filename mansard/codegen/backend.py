@@ -119,6 +119,11 @@ class Backend(abc.ABC):
         kernels of their own would; None, the default, where there is no such kernel."""
         return None
 
+    def stores_transposed(self, dispatch: Dispatch, target: KernelTarget) -> bool:
+        """Whether a kernel may store its result in the order of a transpose, the last op of ``dispatch``; by
+        default none does."""
+        return False
+
     def takes_parts(self, dispatch: Dispatch, target: KernelTarget) -> bool:
         """Whether one kernel may compute the `Dispatch.parts` of a dispatch; by default none does."""
         return False

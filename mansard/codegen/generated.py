@@ -48,6 +48,10 @@ class GeneratedBackend(Backend):
             return None
         return schedules.rows_read_again(dispatch, target)
 
+    def stores_transposed(self, dispatch: Dispatch, target: KernelTarget) -> bool:
+        """Where strided stores cost less than a second pass over the result."""
+        return schedules.stores_transposed(dispatch, target)
+
     def takes_parts(self, dispatch: Dispatch, target: KernelTarget) -> bool:
         """Where there is a schedule for it."""
         return schedules.takes_parts(dispatch, target)

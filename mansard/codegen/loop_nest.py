@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from mansard import dims
 from mansard.analysis.affine import Affine
 from mansard.analysis.linear import within
-from mansard.analysis.loops import collapse, delinearize, linearize
+from mansard.analysis.loops import collapse, delinearize, linearize, permutation_order
 from mansard.dims import DimLike
 from mansard.errors import CodegenError
 from mansard.ir.dispatch import Dispatch
@@ -91,6 +91,10 @@ class Nest:
         loops = [Linear.dim(i) for i in range(self.domain)]
         return linearize(loops, self.extents[: self.domain])
 
+    def result_strides(self) -> dict[int, DimLike]:
+        """How far apart the loops' neighbours are in a result that has the order of the domain."""
+        return dict(self.domain_position().terms)
+
     def _roots(self) -> list[Root]:
         outputs = {*self.dispatch.outputs, *self.scatters}
         roots = []
@@ -115,13 +119,37 @@ class Nest:
 
     def _root(self, op: Generic, stores: bool) -> Root:
         split = op.rank if op.combiner else self._split(op)
-        position = self.domain_position()
-        outer = delinearize(position, self.extents, op.extents[:split])
+        outer = delinearize(self.domain_position(), self.extents, op.extents[:split])
+        # A sum is there at its own point; maps are evaluated wherever they are read.
+        if split == len(op.extents) and (outer is None or self._reduces()):
+            outer = self._transposed(op) or outer
         if outer is None:
             raise CodegenError(f"dispatch {self.dispatch.name}: {op.output} does not fit its loops")
         inner = [self.new_loop(extent) for extent in op.extents[split:]]
         index = (*outer, *(Linear.dim(loop) for loop in inner))
         return Root(op, index, tuple(inner), stores)
+
+    def _reduces(self) -> bool:
+        return any(isinstance(op, Generic) and op.combiner for op in self.dispatch.ops)
+
+    def _transposed(self, op: Generic) -> tuple[Linear, ...] | None:
+        """The dims over the loops of an op that copies the result of another one in another order, so that
+        each point copies what it computed; None for other ops."""
+        if not isinstance(op.body, Arg) or len(op.inputs) != 1 or op.combiner is not None:
+            return None
+        value, index_map = op.inputs[0], op.maps[0]
+        base, _ = self.locate(value, [Linear()] * value.type.rank)
+        if base not in self.producers or index_map is None or index_map.fill is not None:
+            return None
+        order = permutation_order(linearize(index_map.results, value.type.shape), op.extents)
+        if order is None or list(order) == sorted(order):
+            return None
+        shape = [op.extents[d] for d in order]
+        places = delinearize(self.domain_position(), self.extents, shape)
+        if places is None:
+            return None
+        by_dim = dict(zip(order, places, strict=True))
+        return tuple(by_dim.get(d, Linear()) for d in range(len(op.extents)))
 
     def _split(self, op: Generic) -> int:
         total = dims.product(self.extents[: self.domain])

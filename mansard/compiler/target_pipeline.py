@@ -41,6 +41,7 @@ def target_pipeline(
             buffer_limit=min(limits, default=None),
             fuse_attention=lambda form: _takes_attention(form, targets),
             fuse_products=_once(functools.partial(_gains, targets=requested)) if only_gpus else None,
+            fuse_transposes=_once(functools.partial(_stores_transposed, targets=targets)),
             # Several devices may want to share what one would do side by side.
             side_by_side=_once(functools.partial(_takes_parts, targets=gpus))
             if only_gpus and len(gpus) == 1
@@ -73,6 +74,11 @@ def _gains(dispatch: Dispatch, targets: Sequence[CompileTarget]) -> bool:
         if extra is None or extra > t.slot.profile.launch * t.slot.profile.cache_bandwidth:
             return False
     return True
+
+
+def _stores_transposed(dispatch: Dispatch, targets: Sequence[CompileTarget]) -> bool:
+    """Whether every target has a kernel that stores a dispatch's result in the order of a transpose."""
+    return all(t.backend.stores_transposed(dispatch, t.kernel) for t in targets)
 
 
 def _takes_parts(dispatch: Dispatch, targets: Sequence[CompileTarget]) -> bool:

@@ -80,6 +80,9 @@ class PipelineSettings:
     fuse_products: Callable[[Dispatch], bool] | None = None
     """Whether every target has a kernel for products with each other, or with a norm before them, and gains
     by it; None where none has."""
+    fuse_transposes: Callable[[Dispatch], bool] | None = None
+    """Whether every target has a kernel for what ends with a transpose, and gains by it; None where none
+    has."""
     side_by_side: Callable[[Dispatch], bool] | None = None
     """Whether every target has a kernel for small dispatches side by side; None where none has."""
     partition: Callable[[Graph], Mapping[str, Partition]] | None = None
@@ -234,6 +237,7 @@ def pipeline(settings: PipelineSettings | None = None) -> tuple[Step, ...]:
                 fuse,
                 attention=s.fuse_attention,
                 products=s.fuse_products,
+                transposes=s.fuse_transposes,
                 partition=s.partition,
                 max_bindings=s.max_bindings,
             ),

@@ -10,6 +10,7 @@ from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.loop_nest import Nest
 from mansard.codegen.parameters import Parameters
 from mansard.codegen.schedules import scan_sort_scatter
+from mansard.codegen.schedules.common import transposed_stores
 from mansard.codegen.schedules.common.attention_nest import attention_form
 from mansard.codegen.schedules.common.base import Scheduled
 from mansard.codegen.schedules.common.tunable import NestSchedule, Tunable
@@ -99,6 +100,11 @@ def takes_products(dispatch: Dispatch, target: KernelTarget) -> bool:
     if parts is None or not target.is_gpu:
         return False
     return fused.applies(parts, target) or joined.applies(parts, target)
+
+
+def stores_transposed(dispatch: Dispatch, target: KernelTarget) -> bool:
+    """Whether a target stores results in the order of a transpose faster than it transposes them later."""
+    return not target.is_gpu and transposed_stores.gains(dispatch)
 
 
 def takes_parts(dispatch: Dispatch, target: KernelTarget) -> bool:

@@ -44,6 +44,7 @@ from mansard.passes.fusion.products import join_products
 from mansard.passes.fusion.prologues import pull_prologues, push_squares
 from mansard.passes.fusion.row_siblings import join_siblings
 from mansard.passes.fusion.scatters import join_scatters, separate_scatters
+from mansard.passes.fusion.transposed_results import join_transposes
 
 MAX_AGAIN = 16
 """The most arithmetic of a map that is computed again for another element of its row."""
@@ -61,6 +62,7 @@ def fuse(
     *,
     attention: Callable[[AttentionForm], bool] | None = None,
     products: Callable[[Dispatch], bool] | None = None,
+    transposes: Callable[[Dispatch], bool] | None = None,
     partition: Callable[[Graph], Mapping[str, Partition]] | None = None,
     max_bindings: int = MAX_BINDINGS,
 ) -> DispatchGraph:
@@ -68,12 +70,13 @@ def fuse(
 
     ``attention`` decides which attentions become one dispatch each: those that every target's schedules
     support. ``products`` decides which products are one dispatch with each other, or with a norm before them.
+    ``transposes`` decides which results are stored in the order of a transpose after them.
     ``partition`` gives the regions of the graph by device: a dispatch lies in a region as a whole or not at
     all. ``max_bindings`` are the buffers that a dispatch may have.
     """
     graph = separate_scatters(materialise_outputs(graph))
     partitions = partition(graph) if partition is not None else {}
-    return _Fusion(graph, partitions.values(), max_bindings).run(attention, products, partitions)
+    return _Fusion(graph, partitions.values(), max_bindings).run(attention, products, transposes, partitions)
 
 
 class _Fusion(Groups):
@@ -81,6 +84,7 @@ class _Fusion(Groups):
         self,
         attention: Callable[[AttentionForm], bool] | None,
         products: Callable[[Dispatch], bool] | None,
+        transposes: Callable[[Dispatch], bool] | None,
         partitions: Mapping[str, Partition],
     ) -> DispatchGraph:
         asserts = []
@@ -101,6 +105,8 @@ class _Fusion(Groups):
         if products is not None:
             join_products(self, products)
         join_scatters(self)
+        if transposes is not None:
+            join_transposes(self, transposes)
         return DispatchGraph(
             self.graph, tuple(self._dispatches()), self.bases, tuple(asserts), partitions=partitions
         )

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 
 from mansard import dims
 from mansard.analysis.linear import to_scalar
-from mansard.analysis.loops import delinearize, linearize
+from mansard.analysis.loops import delinearize, linearize, permutation_order
 from mansard.analysis.operands import is_light
 from mansard.dims import DimLike
 from mansard.ir.dispatch import is_contraction
@@ -148,15 +148,7 @@ class _Row:
 
     def _is_permutation(self, flat: Linear) -> bool:
         """Whether a position runs over all elements once."""
-        steps = dict(flat.terms)
-        step: DimLike = 1
-        while steps:
-            loop = next((d for d, c in steps.items() if c == step), None)
-            if loop is None:
-                return False
-            del steps[loop]
-            step = dims.mul(step, self.op.extents[loop])
-        return flat.offset == 0 and step == self.elements
+        return permutation_order(flat, self.op.extents) is not None
 
     def _is_of_rows(self, value: Value, reads: IndexMap) -> bool:
         """Whether a value has one element for each row, read there, from an earlier reduction."""

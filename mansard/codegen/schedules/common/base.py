@@ -117,6 +117,11 @@ class Frame:
         stored = [other for other in self.nest.roots if other.stores]
         return [(other, total if other is root else self.ev.root(other)) for other in stored]
 
+    def result(self, root: Root, total: KValue, first: int, lanes: int, stored: Root) -> KValue:
+        """What is to be stored at the bound loops, given the sums ``total``, from a first lane on."""
+        self.ev.reduced[root.op] = self.piece(total, first, lanes)
+        return self.ev.root(stored)
+
     def store_values(self, values: Sequence[tuple[Root, KValue]]) -> None:
         """Store outputs at the bound loops."""
         for root, value in values:
@@ -127,13 +132,16 @@ class Frame:
         offset = 0
         while offset < count:
             width = power_of_two_below(count - offset)
-            piece = vector
-            if width == 1:
-                piece = self.b.extract(vector, offset)
-            elif width < vector.type.lanes:
-                piece = self.b.shuffle(vector, vector, tuple(range(offset, offset + width)))
-            yield offset, piece
+            yield offset, self.piece(vector, offset, width)
             offset += width
+
+    def piece(self, vector: KValue, first: int, lanes: int) -> KValue:
+        """Some adjacent lanes of a vector."""
+        if lanes == vector.type.lanes:
+            return vector
+        if lanes == 1:
+            return self.b.extract(vector, first)
+        return self.b.shuffle(vector, vector, tuple(range(first, first + lanes)))
 
     # Index helpers ----------------------------------------------------------------------------
     def minimum(self, a: KValue, b: KValue) -> KValue:

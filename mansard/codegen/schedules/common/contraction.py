@@ -54,7 +54,7 @@ def analyse(nest: Nest, root: Root) -> Shape:
     def contiguous(group: Group) -> bool:
         return all(stride(read, group) in (0, 1) for read in reads)
 
-    store = dict(nest.store_address(next(r for r in nest.roots if r.stores)).terms)
+    store = nest.result_strides()
     columns = [g for g in outer if contiguous(g) and store.get(g[-1], 0) == 1]
     dot = bool(reduced) and contiguous(reduced[-1]) and sum(stride(r, reduced[-1]) == 1 for r in reads) >= 2
     vectorizes = bool(columns) and estimate(nest.total(columns[-1])) >= 4

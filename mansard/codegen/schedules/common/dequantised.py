@@ -103,7 +103,7 @@ class _Match:
         reads, uses = nest.part_reads(self.root, x)
         used = {loop for at in (*(r.address for r in reads), *uses) if at is not None for loop, _ in at.terms}
         indexed = dict(codes.address.terms)
-        store = dict(nest.store_address(next(r for r in nest.roots if r.stores)).terms)
+        store = nest.result_strides()
         columns = [g for g in groups if g[-1] in indexed]
         if not columns or any(g[-1] in used for g in columns) or store.get(columns[-1][-1]) != 1:
             return None

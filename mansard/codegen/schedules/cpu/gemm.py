@@ -29,6 +29,7 @@ from mansard.codegen.parameters import Parameters
 from mansard.codegen.schedules.common import reduce
 from mansard.codegen.schedules.common.base import Frame, Scheduled, divides, estimate
 from mansard.codegen.schedules.common.contraction import Shape
+from mansard.codegen.schedules.common.transposed_stores import store_transposed, transposed_result
 from mansard.codegen.schedules.cpu.gemm_tile import WIDTH, RegisterTile, tiles
 from mansard.codegen.schedules.cpu.packed_weights import Weights, find_weights
 from mansard.dims import DimLike
@@ -216,6 +217,12 @@ class Gemm:
         columns = self.columns(vector, vectors)
         sums = self._accumulate(rows, columns, self.panels(vector, vectors), ahead)
         partial = self.partial(vectors) if last else lanes
+        turned = transposed_result(self.nest, self.shape.row or ())
+        if turned is not None:
+            for c in range(vectors):
+                kept = partial if c == vectors - 1 else lanes
+                self._store_transposed(turned, start, columns[c], sums[c::vectors], kept)
+            return
         for i, total in enumerate(sums):
             row, c = rows[i // vectors], i % vectors
             self._store(row, columns[c], total, partial if c == vectors - 1 else lanes)
@@ -356,6 +363,22 @@ class Gemm:
             with self.ev.scope():
                 self._bind(row, b.add(column, b.idx(offset)), piece.type.lanes)
                 self.frame.store_results(self.root, piece)
+
+    def _store_transposed(
+        self, stored: Root, start: KValue, column: KValue, totals: Sequence[KValue], count: int
+    ) -> None:
+        """Store the first ``count`` lanes of a tile's accumulators, one for each row, in transposed order."""
+        b = self.b
+
+        def at(row: int, offset: int) -> None:
+            self._bind(b.add(start, b.idx(row)), b.add(column, b.idx(offset)), 1)
+
+        def value(row: int, offset: int, width: int) -> KValue:
+            self.ev.vector = (self.column[-1], width) if width > 1 else None
+            return self.frame.result(self.root, totals[row], offset, width, stored)
+
+        assert self.shape.row is not None
+        store_transposed(self.frame, stored, self.shape.row, len(totals), count, at, value)
 
     def _bind(self, row: KValue, column: KValue, lanes: int) -> None:
         if self.shape.row is not None:

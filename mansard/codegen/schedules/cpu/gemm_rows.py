@@ -68,7 +68,7 @@ def find(nest: Nest, root: Root, shape: Shape, target: KernelTarget) -> RowsProd
     """What this schedule needs to know of a contraction in the dot form; None where it does not apply."""
     if root.op.combiner != "add" or len(shape.reduced) != 1 or shape.column is None or shape.row is None:
         return None
-    store = dict(nest.store_address(next(r for r in nest.roots if r.stores)).terms)
+    store = nest.result_strides()
     row, column, inner = shape.row, shape.column, shape.reduced[0]
     if store.get(column[-1]) != 1:
         row, column = column, row

@@ -7,6 +7,7 @@ from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.loop_nest import Nest
 from mansard.codegen.loop_partition import partition_loop
 from mansard.codegen.schedules.common.base import Frame, Scheduled, choose_lanes, divides, estimate
+from mansard.codegen.schedules.common.transposed_stores import transposed_result
 from mansard.codegen.schedules.cpu import transpose
 from mansard.codegen.schedules.cpu.transpose import MIN_SIDE, crossing, square
 from mansard.dtypes import DType
@@ -29,6 +30,10 @@ def schedule(nest: Nest, target: KernelTarget, name: str) -> Scheduled:
     if not groups:
         emit()
         return frame.finish((1, 1, 1))
+    for group in groups[:-1]:
+        turned = transposed_result(nest, group)
+        if turned is not None and (side := square(nest, group, groups[-1], target)) >= MIN_SIDE:
+            return transpose.schedule_result(frame, groups, group, turned, side)
     crossed = crossing(nest, groups)
     if crossed is not None and (side := square(nest, crossed[0], groups[-1], target)) >= MIN_SIDE:
         return transpose.schedule(frame, groups, *crossed, side)

@@ -7,14 +7,15 @@ Inside, squares are transposed in registers, so that memory is read and written 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from mansard import dims
 from mansard.codegen.kernel import KValue
 from mansard.codegen.kernel_target import KernelTarget
-from mansard.codegen.loop_nest import Nest, Read
+from mansard.codegen.loop_nest import Nest, Read, Root
 from mansard.codegen.schedules.common.base import Frame, Scheduled, divides, power_of_two_below
 from mansard.codegen.schedules.common.staged import StagedEvaluator
+from mansard.codegen.schedules.common.transposed_stores import store_transposed
 from mansard.dims import DimLike
 from mansard.dtypes import DType
 
@@ -59,11 +60,59 @@ def schedule(
     b, nest = frame.b, frame.nest
     frame.ev = ev = StagedEvaluator(frame)
     inner = groups[-1]
+
+    def emit(row: KValue, column: KValue) -> None:
+        turned = [ev.turned(read, group, row, inner, column, lanes) for read in reads]
+        for k in range(lanes):
+            with ev.scope():
+                ev.bind(group, b.add(row, b.idx(k)))
+                ev.bind(inner, column)
+                ev.vector = (inner[-1], lanes)
+                ev.staged = {(r.value, r.address): t[k] for r, t in zip(reads, turned, strict=True)}
+                for root in nest.roots:
+                    ev.store(root.op.output, nest.store_address(root), ev.root(root))
+                ev.staged = {}
+
+    return _squares(frame, groups, group, lanes, (ROWS, COLUMNS), emit)
+
+
+def schedule_result(
+    frame: Frame, groups: Sequence[Group], group: Group, stored: Root, lanes: int
+) -> Scheduled:
+    """As `schedule`, where the result is contiguous along ``group``, and what it is computed from along the
+    innermost loop."""
+    b, ev, inner = frame.b, frame.ev, groups[-1]
+
+    def emit(row: KValue, column: KValue) -> None:
+        def at(number: int, offset: int) -> None:
+            ev.bind(group, b.add(row, b.idx(number)))
+            ev.bind(inner, b.add(column, b.idx(offset)))
+
+        def value(number: int, offset: int, width: int) -> KValue:
+            ev.vector = (inner[-1], width)
+            return ev.root(stored)
+
+        store_transposed(frame, stored, group, lanes, lanes, at, value)
+
+    return _squares(frame, groups, group, lanes, (COLUMNS, ROWS), emit)
+
+
+def _squares(
+    frame: Frame,
+    groups: Sequence[Group],
+    group: Group,
+    lanes: int,
+    block: tuple[int, int],
+    emit: Callable[[KValue, KValue], None],
+) -> Scheduled:
+    """``emit`` for each square of ``lanes`` x ``lanes`` elements of ``group`` and the innermost loop; a task
+    is a ``block`` of them, in elements."""
+    b, nest, ev = frame.b, frame.nest, frame.ev
     outer = [g for g in groups[:-1] if g is not group]
     if outer:
         frame.bind_flat(outer, b.workgroup_id(2))
-    extents = {0: nest.total(inner), 1: nest.total(group)}
-    sizes = {0: COLUMNS, 1: ROWS}
+    extents = {0: nest.total(groups[-1]), 1: nest.total(group)}
+    sizes = {0: block[1], 1: block[0]}
 
     def blocks(axis: int) -> tuple[KValue, KValue]:
         lower = b.mul(b.workgroup_id(axis), b.idx(sizes[axis]))
@@ -80,16 +129,6 @@ def schedule(
         b.for_(*blocks(0), b.idx(lanes)) as column_loop,
         ev.scope(),
     ):
-        row, column = inside(row_loop.index, extents[1]), inside(column_loop.index, extents[0])
-        turned = [ev.turned(read, group, row, inner, column, lanes) for read in reads]
-        for k in range(lanes):
-            with ev.scope():
-                ev.bind(group, b.add(row, b.idx(k)))
-                ev.bind(inner, column)
-                ev.vector = (inner[-1], lanes)
-                ev.staged = {(r.value, r.address): t[k] for r, t in zip(reads, turned, strict=True)}
-                for root in nest.roots:
-                    ev.store(root.op.output, nest.store_address(root), ev.root(root))
-                ev.staged = {}
+        emit(inside(row_loop.index, extents[1]), inside(column_loop.index, extents[0]))
     grid = [dims.ceildiv(extents[axis], sizes[axis]) for axis in (0, 1)]
     return frame.finish((grid[0], grid[1], nest.total([loop for g in outer for loop in g])))

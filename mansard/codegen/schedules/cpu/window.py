@@ -31,6 +31,7 @@ from mansard.codegen.schedules.common import reduce
 from mansard.codegen.schedules.common.base import Frame, Scheduled, choose_lanes, estimate
 from mansard.codegen.schedules.common.contraction import Group
 from mansard.codegen.schedules.common.contraction import applies as contraction_applies
+from mansard.codegen.schedules.common.transposed_stores import store_transposed, transposed_result
 from mansard.codegen.schedules.common.window import (
     SEGMENTS,
     SlidingWindow,
@@ -112,7 +113,7 @@ def analyse(nest: Nest, target: KernelTarget) -> WindowLoops | None:
 
 def _column(nest: Nest, window: SlidingWindow, outer: Sequence[Group]) -> Group | None:
     """The innermost loop, if results are contiguous along it and the window does not slide along it."""
-    store = dict(nest.store_address(next(r for r in nest.roots if r.stores)).terms)
+    store = nest.result_strides()
     sliding = {axis.outer for axis in window.axes}
     if not outer or store.get(outer[-1][-1], 0) != 1 or sliding & set(outer[-1]):
         return None
@@ -265,6 +266,13 @@ class Windows:
         first = b.mul(vector, b.idx(lanes))
         sums = self._taps(0, start, taps_in_range, vector, first, cells, last)
         rest = self.extent - (self.vectors - 1) * lanes
+        turned = transposed_result(self.nest, [self.loops.row.outer])
+        if turned is not None:
+            for v in range(count):
+                kept = rest if last and v == count - 1 and not self.loops.walking else lanes
+                shift = self._shift(v, count, last)
+                self._store_transposed(turned, start, first, shift, sums[v::count], kept)
+            return
         for (p, v), total in zip(cells, sums, strict=True):
             kept = rest if last and v == count - 1 and not self.loops.walking else lanes
             self._store(start, p, first, self._shift(v, count, last), total, kept)
@@ -409,6 +417,20 @@ class Windows:
             with self.ev.scope():
                 self._bind(start, point, first, shift + offset, piece.type.lanes)
                 self.frame.store_results(self.root, piece)
+
+    def _store_transposed(
+        self, stored: Root, start: KValue, first: KValue, shift: int, totals: Sequence[KValue], count: int
+    ) -> None:
+        """Store the first ``count`` lanes of accumulators of adjacent points in transposed order."""
+
+        def at(point: int, offset: int) -> None:
+            self._bind(start, point, first, shift + offset, 1)
+
+        def value(point: int, offset: int, width: int) -> KValue:
+            self.ev.vector = (self.loops.column[-1], width) if width > 1 else None
+            return self.frame.result(self.root, totals[point], offset, width, stored)
+
+        store_transposed(self.frame, stored, [self.loops.row.outer], len(totals), count, at, value)
 
     def _bind(self, start: KValue, point: int, first: KValue, shift: int, lanes: int) -> None:
         self.ev.bind([self.loops.row.outer], start, point)
