@@ -45,7 +45,7 @@ Architectures of `benchmarks/model_zoo` with random weights in f32, the same in 
 each for the CPU and called in turn, {rounds} rounds. The times are the least of a call, and of processor time
 for a call in a round, of all threads; ratios are to the model from PyTorch, the median of the rounds. Where
 other programs compute, only ratios of processor time count. Images of JAX and TFLite have channels last, as
-Mansard computes them: transposes of images at a model's borders are dispatches of the others alone."""
+Mansard computes them; those of the others are transposed by the first and the last kernels."""
 Row = dict[str, Any]
 
 

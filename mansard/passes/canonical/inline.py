@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 
 from mansard.analysis.operands import is_copy, is_light, with_reads
 from mansard.ir.graph import Graph
-from mansard.ir.ops import Generic, Op
+from mansard.ir.ops import Generic, Op, Reshape
 from mansard.ir.scalar import Arg, Gather, Index, Scalar, rewrite, walk
 from mansard.ir.types import IndexMap, Value
 from mansard.passes.canonical.copies import affine_of, clamped_indices
@@ -50,9 +50,19 @@ def _may_move(op: Generic, users: Mapping[Value, Sequence[Op]], producers: Mappi
         return False
     if not is_light(op.body, LIGHT_OPS) or any(isinstance(n, Gather) for n in walk(op.body)):
         return False
-    if any(isinstance(producers.get(v), Generic) and len(users[v]) < 2 for v in op.inputs):
+    if any(_is_read_once(v, users, producers) for v in op.inputs):
         return False
     return all(_only_gathers(user, op.output) for user in users.get(op.output, ()))
+
+
+def _is_read_once(value: Value, users: Mapping[Value, Sequence[Op]], producers: Mapping[Value, Op]) -> bool:
+    """Whether a Generic computes a value, or what it is a reshape of, and nothing else reads it."""
+    while len(users[value]) < 2:
+        op = producers.get(value)
+        if not isinstance(op, Reshape):
+            return isinstance(op, Generic)
+        value = op.inputs[0]
+    return False
 
 
 def _only_gathers(op: Op, value: Value) -> bool:
