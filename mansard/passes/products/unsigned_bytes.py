@@ -121,13 +121,14 @@ def _rewritten(op: Op, moved: dict[Value, Value]) -> Op:
     operands = {i for i, v in enumerate(op.inputs) if v in moved}
     if outputs == op.outputs and not operands:
         return op
+    moves_result = outputs != op.outputs
     op = replace(op, inputs=tuple(moved.get(v, v) for v in op.inputs), outputs=outputs)
     if isinstance(op, Pad):
         return replace(op, value=int(op.value) + MOVE)
     if not isinstance(op, Generic):
         return op
     body = rewrite(op.body, lambda node: _read_unsigned(node, operands)) if operands else op.body
-    if outputs[0].type.dtype is U8 and isinstance(body, Cast):
+    if moves_result and isinstance(body, Cast):
         rounding = byte_rounding(Cast(body.arg, I8))
         assert rounding is not None
         zero, low, high = (n + MOVE for n in (rounding.zero, rounding.low, rounding.high))

@@ -108,3 +108,11 @@ def test_after_merging_there_is_one_rounding_and_no_zero_point():
     x = each(b, b.input("x", (6, 8), F32), apply("max", X, Const(0.0, F32)))
     graph = merge_byte_maps(b.build([product(b, real(b, rounded(b, x, -128.0), -128.0), weights(b))]))
     assert types(graph) == [U8]
+
+
+def test_a_rounding_to_unsigned_bytes_of_codes_that_move_stays_as_it_is():
+    b = GraphBuilder()
+    q = rounded(b, b.input("x", (6, 8), F32))
+    scaled = apply("mul", apply("sub", Cast(Arg(0, I8), F32), Const(-5.0, F32)), Const(2.5, F32))
+    limited = apply("min", apply("max", apply("round", scaled), Const(0.0, F32)), Const(255.0, F32))
+    assert types(b.build([each(b, q, Cast(limited, U8))])) == [U8, U8]
