@@ -47,7 +47,8 @@ def test_every_stream_is_what_it_would_be_alone(server, alone):
 # The client's streams that nobody reads on are collected in whichever thread that happens, also while its
 # loop closes them.
 @pytest.mark.filterwarnings(
-    "ignore:Exception ignored in. <async_generator object HTTP11:pytest.PytestUnraisableExceptionWarning"
+    "ignore:Exception ignored in. <async_generator object (HTTP11|AsyncResponseStream)"
+    ":pytest.PytestUnraisableExceptionWarning"
 )
 def test_clients_that_go_away_free_their_caches(server, alone):
     before = server.service.metrics.text().decode()
