@@ -14,6 +14,7 @@ from mansard import dims
 from mansard.analysis.affine import Affine
 from mansard.analysis.linear import within
 from mansard.analysis.loops import collapse, delinearize, linearize, permutation_order
+from mansard.analysis.operands import copied, is_copy
 from mansard.dims import DimLike
 from mansard.errors import CodegenError
 from mansard.ir.dispatch import Dispatch
@@ -135,11 +136,11 @@ class Nest:
     def _transposed(self, op: Generic) -> tuple[Linear, ...] | None:
         """The dims over the loops of an op that copies the result of another one in another order, so that
         each point copies what it computed; None for other ops."""
-        if not isinstance(op.body, Arg) or len(op.inputs) != 1 or op.combiner is not None:
+        if not is_copy(op):
             return None
-        value, index_map = op.inputs[0], op.maps[0]
+        value, index_map = copied(op)
         base, _ = self.locate(value, [Linear()] * value.type.rank)
-        if base not in self.producers or index_map is None or index_map.fill is not None:
+        if base not in self.producers:
             return None
         order = permutation_order(linearize(index_map.results, value.type.shape), op.extents)
         if order is None or list(order) == sorted(order):

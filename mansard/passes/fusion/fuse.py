@@ -35,6 +35,7 @@ from mansard.passes.fusion.groups import (
     MAX_OPS,
     Group,
     Groups,
+    depends,
     flat_identity,
     flat_read,
     map_cost,
@@ -143,25 +144,8 @@ class _Fusion(Groups):
             and g.regions == regions
             and len(g.ops) < MAX_OPS
             and len(self.bindings([*g.ops, op])) <= self.max_bindings
-            and not any(h is not g and self._depends_on(h, g) for h in candidates)
+            and not any(h is not g and depends(self, h, g) for h in candidates)
         ]
-
-    def _depends_on(self, start: Group, goal: Group) -> bool:
-        """Whether ``start`` depends on ``goal``, directly or through other groups."""
-        stack, seen = [start], {start}
-        while stack:
-            group = stack.pop()
-            if group.last < goal.first:
-                continue
-            for op in group.ops:
-                for value in op.inputs:
-                    other = self.group_of.get(self.base(value))
-                    if other is goal:
-                        return True
-                    if other is not None and other not in seen:
-                        seen.add(other)
-                        stack.append(other)
-        return False
 
     def _join_map(self, op: Generic, group: Group) -> tuple[str, tuple[DimLike, ...]] | None:
         whole = len(op.extents)

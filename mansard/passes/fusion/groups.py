@@ -194,17 +194,16 @@ class Groups:
         return order
 
 
-def depends(groups: Groups, start: Group, goals: Collection[Group]) -> bool:
-    """Whether a group depends on one of others, directly or through other groups."""
-    first = min((g.first for g in goals), default=start.first)
+def depends(groups: Groups, start: Group, goal: Group) -> bool:
+    """Whether a group depends on another one, directly or through others."""
     stack, seen = [start], {start}
     while stack:
         for op in stack.pop().ops:
             for value in op.inputs:
                 other = groups.group_of.get(groups.base(value))
-                if other in goals and other is not start:
+                if other is goal and other is not start:
                     return True
-                if other is not None and other not in seen and other.last >= first:
+                if other is not None and other not in seen and other.last >= goal.first:
                     seen.add(other)
                     stack.append(other)
     return False

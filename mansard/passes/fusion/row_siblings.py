@@ -77,4 +77,4 @@ def _fits(groups: Groups, first: Group, second: Group) -> bool:
         return False
     if refine(first.domain, second.domain) is None:
         return False
-    return not depends(groups, second, {first}) and not depends(groups, first, {second})
+    return not depends(groups, second, first) and not depends(groups, first, second)

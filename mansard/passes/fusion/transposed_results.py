@@ -18,9 +18,9 @@ from collections.abc import Callable
 
 from mansard import dims
 from mansard.analysis.loops import permutation_order, refine
+from mansard.analysis.operands import is_copy
 from mansard.ir.dispatch import Dispatch
 from mansard.ir.ops import Generic
-from mansard.ir.scalar import Arg
 from mansard.ir.types import Value
 from mansard.passes.fusion.groups import MAX_OPS, Group, Groups, flat_identity, flat_read, move_uses
 
@@ -49,7 +49,7 @@ def _source(groups: Groups, group: Group, users: dict[Value, set[Group]], live: 
     """The group that computes what a transpose copies, one element at each point of its domain; None for
     other ops, and where others read it too."""
     op = group.ops[0]
-    if not isinstance(op, Generic) or not isinstance(op.body, Arg) or len(op.inputs) != 1:
+    if not isinstance(op, Generic) or not is_copy(op) or len(op.inputs) != 1:
         return None
     value = groups.base(op.inputs[0])
     source = groups.group_of.get(value)
@@ -62,7 +62,7 @@ def _source(groups: Groups, group: Group, users: dict[Value, set[Group]], live: 
     results = [v for o in source.ops for v in o.outputs if v is not value]
     if any(v in live or users.get(v, set()) - {source} for v in results):
         return None  # a kernel turns all it stores, or nothing
-    if source.kind == "elementwise" and all(_is_copy(o) for o in source.ops):
+    if source.kind == "elementwise" and all(map(is_copy, source.ops)):
         return None  # transposes of memory have a kernel of their own
     reads = flat_read(op, 0)
     order = permutation_order(reads, op.extents) if reads is not None else None
@@ -71,7 +71,3 @@ def _source(groups: Groups, group: Group, users: dict[Value, set[Group]], live: 
     # Loops stay whole: a kernel's vectors and packed weights run along them.
     domain = tuple(d for d in source.domain if not dims.is_one(d))
     return source if refine(domain, [op.extents[d] for d in order]) == domain else None
-
-
-def _is_copy(op: object) -> bool:
-    return isinstance(op, Generic) and isinstance(op.body, Arg)

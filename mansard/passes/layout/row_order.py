@@ -132,7 +132,8 @@ class _Row:
     def _map_behind(self, value: Value, reads: IndexMap) -> tuple[Generic, IndexMap] | None:
         """The map that gives ``value``, and the place where it is evaluated for each of the loops; None if it
         is no map, reads at computed places, or not every element of it is read just once."""
-        if reads.fill is not None or not self._is_permutation(self._flat(reads.results, value.type.shape)):
+        flat = self._flat(reads.results, value.type.shape)
+        if reads.fill is not None or permutation_order(flat, self.op.extents) is None:
             return None
         op = self.rows.producers.get(value)
         while isinstance(op, Reshape):
@@ -145,10 +146,6 @@ class _Row:
         if not isinstance(op, Generic) or op.combiner is not None or value.type.elements != self.elements:
             return None
         return (op, reads) if all(m is not None and m.fill is None for m in op.maps) else None
-
-    def _is_permutation(self, flat: Linear) -> bool:
-        """Whether a position runs over all elements once."""
-        return permutation_order(flat, self.op.extents) is not None
 
     def _is_of_rows(self, value: Value, reads: IndexMap) -> bool:
         """Whether a value has one element for each row, read there, from an earlier reduction."""

@@ -117,11 +117,6 @@ class Frame:
         stored = [other for other in self.nest.roots if other.stores]
         return [(other, total if other is root else self.ev.root(other)) for other in stored]
 
-    def result(self, root: Root, total: KValue, first: int, lanes: int, stored: Root) -> KValue:
-        """What is to be stored at the bound loops, given the sums ``total``, from a first lane on."""
-        self.ev.reduced[root.op] = self.piece(total, first, lanes)
-        return self.ev.root(stored)
-
     def store_values(self, values: Sequence[tuple[Root, KValue]]) -> None:
         """Store outputs at the bound loops."""
         for root, value in values:
@@ -129,11 +124,8 @@ class Frame:
 
     def pieces(self, vector: KValue, count: int) -> Iterator[tuple[int, KValue]]:
         """The first ``count`` lanes of a vector in power-of-two pieces, each with its first lane."""
-        offset = 0
-        while offset < count:
-            width = power_of_two_below(count - offset)
+        for offset, width in power_of_two_pieces(count, vector.type.lanes):
             yield offset, self.piece(vector, offset, width)
-            offset += width
 
     def piece(self, vector: KValue, first: int, lanes: int) -> KValue:
         """Some adjacent lanes of a vector."""
@@ -225,6 +217,15 @@ class Frame:
 def power_of_two_below(value: int) -> int:
     """The largest power of two not above ``value`` (1 for anything below 2)."""
     return 1 << (value.bit_length() - 1) if value > 0 else 1
+
+
+def power_of_two_pieces(count: int, widest: int) -> Iterator[tuple[int, int]]:
+    """``count`` elements as vectors of powers of two up to ``widest``: their first elements and widths."""
+    first = 0
+    while first < count:
+        width = power_of_two_below(min(count - first, widest))
+        yield first, width
+        first += width
 
 
 def choose_lanes(extent: DimLike, widest: int) -> int:

@@ -37,6 +37,14 @@ def transpose(b: KernelBuilder, rows: Sequence[KValue]) -> list[KValue]:
     return current
 
 
+def side_by_side(b: KernelBuilder, scalars: Sequence[KValue]) -> KValue:
+    """Scalars as the lanes of a vector."""
+    result = b.splat(scalars[0], len(scalars))
+    for lane, scalar in enumerate(scalars[1:], 1):
+        result = b.insert(result, scalar, lane)
+    return result
+
+
 def sum_each(b: KernelBuilder, vectors: Sequence[KValue]) -> KValue:
     """The horizontal sums of several vectors, one per lane; a scalar for one vector.
 
@@ -47,10 +55,7 @@ def sum_each(b: KernelBuilder, vectors: Sequence[KValue]) -> KValue:
     count, lanes = len(vectors), vectors[0].type.lanes
     assert count & (count - 1) == 0 and (count <= lanes or lanes == 1)
     if lanes == 1 and count > 1:
-        result = b.splat(vectors[0], count)
-        for lane, scalar in enumerate(vectors[1:], 1):
-            result = b.insert(result, scalar, lane)
-        return result
+        return side_by_side(b, vectors)
     current = list(vectors)
     width = lanes  # lanes that hold partial sums of one vector
     while len(current) > 1 and width > 1:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from mansard import dims
 from mansard.codegen.kernel import KernelBuilder, KValue
 from mansard.codegen.loop_nest import Nest, Root
-from mansard.codegen.schedules.common.base import Frame, power_of_two_below
-from mansard.codegen.schedules.common.transpose import transpose
+from mansard.codegen.schedules.common.base import Frame, power_of_two_below, power_of_two_pieces
+from mansard.codegen.schedules.common.transpose import side_by_side, transpose
 from mansard.ir.dispatch import Dispatch
 from mansard.ir.ops import Generic
 
@@ -64,41 +64,34 @@ def transposed_result(nest: Nest, rows: Sequence[int]) -> Root | None:
 def store_transposed(
     frame: Frame,
     stored: Root,
-    rows: Sequence[int],
-    count: int,
-    columns: int,
+    loops: tuple[Sequence[int], Sequence[int]],
+    size: tuple[int, int],
     at: Callable[[int, int], None],
-    value: Callable[[int, int, int], KValue],
+    sums: tuple[Root, Sequence[KValue]] | None = None,
 ) -> None:
-    """Store ``count`` adjacent rows of ``columns`` elements each.
+    """Store adjacent rows of ``size``: so many, with so many elements each.
 
-    ``at(row, column)`` binds the loops to an element; ``value(row, column, lanes)`` is the result of
-    ``stored`` there and in the columns after it.
+    ``loops`` are those of the rows and of elements in a row; ``at(row, column)`` binds them to an element.
+    ``sums``: the reduction that the results are computed from, with its vector for each row.
     """
-    b, ev = frame.b, frame.ev
+    b, ev, (rows, columns), (count, length) = frame.b, frame.ev, loops, size
     side = power_of_two_below(min(count, frame.lanes))
     # The last square is moved back where it would pass the end: it stores some elements twice.
     for row in [min(first, count - side) for first in range(0, count, side)]:
-        for column, width in _pieces(columns, frame.lanes):
+        for column, width in power_of_two_pieces(length, frame.lanes):
             values = []
-            for r in range(side):
+            for r in range(row, row + side):
                 with ev.scope():
-                    at(row + r, column)
-                    values.append(value(row + r, column, width))
+                    at(r, column)
+                    ev.vector = (columns[-1], width) if width > 1 else None
+                    if sums is not None:
+                        ev.reduced[sums[0].op] = frame.piece(sums[1][r], column, width)
+                    values.append(ev.root(stored))
             for c, vector in enumerate(_columns(b, values, width)):
                 with ev.scope():
                     at(row, column + c)
                     ev.vector = (rows[-1], side) if side > 1 else None
                     ev.store(stored.op.output, frame.nest.store_address(stored), vector)
-
-
-def _pieces(count: int, lanes: int) -> list[tuple[int, int]]:
-    """``count`` elements as vectors of powers of two: their first elements and widths."""
-    pieces, first = [], 0
-    while first < count:
-        pieces.append((first, power_of_two_below(min(count - first, lanes))))
-        first += pieces[-1][1]
-    return pieces
 
 
 def _columns(b: KernelBuilder, rows: Sequence[KValue], width: int) -> list[KValue]:
@@ -107,10 +100,7 @@ def _columns(b: KernelBuilder, rows: Sequence[KValue], width: int) -> list[KValu
     if side == 1:
         return [b.extract(rows[0], lane) if width > 1 else rows[0] for lane in range(width)]
     if width == 1:
-        gathered = b.splat(rows[0], side)
-        for lane, scalar in enumerate(rows[1:], 1):
-            gathered = b.insert(gathered, scalar, lane)
-        return [gathered]
+        return [side_by_side(b, rows)]
     out: list[KValue] = []
     for first in range(0, width, side):
         lanes = tuple(min(first + lane, width - 1) for lane in range(side))

@@ -373,12 +373,9 @@ class Gemm:
         def at(row: int, offset: int) -> None:
             self._bind(b.add(start, b.idx(row)), b.add(column, b.idx(offset)), 1)
 
-        def value(row: int, offset: int, width: int) -> KValue:
-            self.ev.vector = (self.column[-1], width) if width > 1 else None
-            return self.frame.result(self.root, totals[row], offset, width, stored)
-
         assert self.shape.row is not None
-        store_transposed(self.frame, stored, self.shape.row, len(totals), count, at, value)
+        loops = (self.shape.row, self.column)
+        store_transposed(self.frame, stored, loops, (len(totals), count), at, (self.root, totals))
 
     def _bind(self, row: KValue, column: KValue, lanes: int) -> None:
         if self.shape.row is not None:

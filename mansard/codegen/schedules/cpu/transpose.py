@@ -88,11 +88,7 @@ def schedule_result(
             ev.bind(group, b.add(row, b.idx(number)))
             ev.bind(inner, b.add(column, b.idx(offset)))
 
-        def value(number: int, offset: int, width: int) -> KValue:
-            ev.vector = (inner[-1], width)
-            return ev.root(stored)
-
-        store_transposed(frame, stored, group, lanes, lanes, at, value)
+        store_transposed(frame, stored, (group, inner), (lanes, lanes), at)
 
     return _squares(frame, groups, group, lanes, (COLUMNS, ROWS), emit)
 

@@ -265,17 +265,17 @@ class Windows:
         cells = [(p, v) for p in range(taps_in_range.count) for v in range(count)]
         first = b.mul(vector, b.idx(lanes))
         sums = self._taps(0, start, taps_in_range, vector, first, cells, last)
-        rest = self.extent - (self.vectors - 1) * lanes
         turned = transposed_result(self.nest, [self.loops.row.outer])
+        kept = [lanes] * count
+        if last and not self.loops.walking:
+            kept[-1] = self.extent - (self.vectors - 1) * lanes
         if turned is not None:
             for v in range(count):
-                kept = rest if last and v == count - 1 and not self.loops.walking else lanes
                 shift = self._shift(v, count, last)
-                self._store_transposed(turned, start, first, shift, sums[v::count], kept)
+                self._store_transposed(turned, start, first, shift, sums[v::count], kept[v])
             return
         for (p, v), total in zip(cells, sums, strict=True):
-            kept = rest if last and v == count - 1 and not self.loops.walking else lanes
-            self._store(start, p, first, self._shift(v, count, last), total, kept)
+            self._store(start, p, first, self._shift(v, count, last), total, kept[v])
 
     def _shift(self, number: int, count: int, last: bool) -> int:
         """The offset of a vector from its tile's first column."""
@@ -426,11 +426,8 @@ class Windows:
         def at(point: int, offset: int) -> None:
             self._bind(start, point, first, shift + offset, 1)
 
-        def value(point: int, offset: int, width: int) -> KValue:
-            self.ev.vector = (self.loops.column[-1], width) if width > 1 else None
-            return self.frame.result(self.root, totals[point], offset, width, stored)
-
-        store_transposed(self.frame, stored, [self.loops.row.outer], len(totals), count, at, value)
+        loops = ([self.loops.row.outer], self.loops.column)
+        store_transposed(self.frame, stored, loops, (len(totals), count), at, (self.root, totals))
 
     def _bind(self, start: KValue, point: int, first: KValue, shift: int, lanes: int) -> None:
         self.ev.bind([self.loops.row.outer], start, point)
