@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.kernel_runner import machines
+from support.kernels.runner import machines
 
 
 @pytest.fixture(params=machines())

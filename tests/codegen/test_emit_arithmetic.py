@@ -5,7 +5,7 @@ import warnings
 
 import numpy as np
 import pytest
-from support.kernel_values import ALL, INTS, RNG, binary, floats, ints, same, unary, values
+from support.kernels.values import ALL, INTS, RNG, binary, floats, ints, same, unary, values
 
 from mansard.dtypes import DType
 from mansard.ir.interpreter import scalar as reference

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support.kernel_runner import Machine
+from support.kernels.runner import Machine
 
 from mansard.codegen.kernel import KernelBuilder, KType
 from mansard.codegen.kernel.verify import verify

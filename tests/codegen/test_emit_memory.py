@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from support.kernel_values import ALL, COMBINERS, INTS, RNG, floats, same, values
+from support.kernels.values import ALL, COMBINERS, INTS, RNG, floats, same, values
 
 from mansard.codegen.kernel import Block, For, If, Inst, Kernel, KernelBuilder, KType, KValue
 from mansard.dtypes import DType

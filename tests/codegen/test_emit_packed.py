@@ -3,7 +3,7 @@
 import ml_dtypes
 import numpy as np
 import pytest
-from support.kernel_runner import Machine
+from support.kernels.runner import Machine
 
 from mansard.codegen.kernel import KernelBuilder
 from mansard.codegen.kernel.verify import verify

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support.kernel_runner import Machine
+from support.kernels.runner import Machine
 from support.quantised.windows import to_bytes
 
 from mansard.analysis.byte_rounding import ByteRounding, byte_rounding

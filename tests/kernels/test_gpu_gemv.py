@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support.graph_runner import check, compare, compiled, outputs
 from support.graphs import A0, F32, binary, maps, op
-from support.kernel_runner import VULKAN_TARGET, Machine
+from support.kernels.runner import VULKAN_TARGET, Machine
 
 from mansard import dims
 from mansard.api import Model

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from support.graph_runner import check, compare, compiled, outputs
 from support.graphs import A0, A1, F32, binary, layer_norm, maps, op, softmax, unary
-from support.kernel_runner import Machine
+from support.kernels.runner import Machine
 
 from mansard import dims
 from mansard.codegen.loop_nest import Nest

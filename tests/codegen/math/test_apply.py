@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from support.kernel_runner import Machine, compile_vulkan
+from support.kernels.runner import Machine, compile_vulkan
 from support.scalar_vocabulary import BINARY, COMPARE, UNARY
 
 from mansard.codegen.kernel import KernelBuilder

@@ -12,7 +12,7 @@ from mansard.ir.interpreter.graph import interpret
 from mansard.ir.scalar import Apply, Arg, Cast
 from mansard.passes.fusion.fuse import fuse
 from support.graphs import F32, maps
-from support.kernel_emulator import run
+from support.kernels.emulator import run
 
 TARGET = BACKEND.parse_target(
     "vulkan:1.3+float16+int8+cooperative_matrix+bfloat16_matrix+matrix_16x16x16_f16_f32+matrix_16x16x16_bf16_f32"

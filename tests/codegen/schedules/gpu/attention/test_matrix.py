@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from support.kernel_emulator import run
+from support.kernels.emulator import run
 
 from mansard import dims
 from mansard.codegen.schedules import candidates, schedule

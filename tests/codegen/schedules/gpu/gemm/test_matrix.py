@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 from support.graphs import F32, maps
-from support.kernel_emulator import run
+from support.kernels.emulator import run
 from support.matrix_units.products import TARGET, check, product, random
 
 from mansard import dims

@@ -1,0 +1,1 @@
+"""Kernels run by themselves: on a device, and by an emulator of kernel IR."""
