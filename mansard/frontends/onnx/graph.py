@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,10 +23,22 @@ from mansard.frontends.onnx.entries import Sequence as TensorSequence
 from mansard.frontends.onnx.folding import array_of, fold
 from mansard.frontends.onnx.node import Node
 from mansard.frontends.onnx.table import find_rule, refusal
-from mansard.frontends.onnx.weights import constant_of, dtype_of, is_inline
+from mansard.frontends.onnx.weights import constant_of, dtype_of, initialiser_dtype, is_inline
 from mansard.ir.types import Location, Value
 
 DEFAULT = ("", "ai.onnx")
+
+
+@dataclass(frozen=True)
+class Dequantised:
+    """Integers, their scales and zero points, the axis along which there are several of these, and the size
+    of the blocks that share one (0: none do)."""
+
+    codes: Tensor
+    scale: Tensor
+    zero: Tensor | None
+    axis: int
+    block: int
 
 
 class GraphImporter(Emitter):
@@ -43,6 +56,8 @@ class GraphImporter(Emitter):
         """Names of results of the model that no node reads."""
         self.sizes: dict[str, tuple[int, Tensor]] = {}
         """Axis and size (rank 0) of results of the model whose size depends on content, by name."""
+        self.dequantised: dict[Tensor, Dequantised] = {}
+        """What results of DequantizeLinear are computed from."""
         self.problems: list[UnsupportedOpError] = []
         self.origins: dict[Value, str] = {}
         """The inputs of the model."""
@@ -79,7 +94,7 @@ class GraphImporter(Emitter):
 
     def initialiser(self, tensor: Any, folder: Any = None) -> Tensor:
         """An initialiser: known content if it is small, otherwise a weight."""
-        dtype = dtype_of(tensor.data_type, f"initialiser {tensor.name!r}")
+        dtype = initialiser_dtype(tensor)
         constant = constant_of(tensor, folder)
         if is_inline(tensor):
             return Tensor(tuple(tensor.dims), dtype, content=np.array(constant.load()), name=tensor.name)
@@ -132,6 +147,10 @@ class GraphImporter(Emitter):
             self.builder.location = outer
 
     def _results(self, node: Node, domain: str) -> list[Entry | None]:
+        packed = [e for e in node.inputs if isinstance(e, Tensor) and e.dtype.bits < 8 and e.value is None]
+        if packed and node.op != "DequantizeLinear":
+            name, dtype = packed[0].name, packed[0].dtype.value
+            raise node.fail(f"initialiser {name!r} of {dtype}, which DequantizeLinear alone takes")
         known = fold(node, self.opsets.get("", 1))
         if known is not None:
             return [self.literal(content) for content in known]

@@ -33,7 +33,7 @@ from mansard.ir.ops import Generic, Op
 from mansard.ir.quantised_weight import GroupFactor, QuantisedWeight, element, product
 from mansard.ir.scalar import Apply, Arg, Cast, Const, DimValue, Gather, Index, Scalar, rewrite
 from mansard.ir.types import Constant, IndexMap, Linear, TensorType, Value
-from mansard.passes.products.activations import Activations
+from mansard.passes.products.activations import FEW_ROWS, Activations
 from mansard.passes.products.quantisation import Quantisation
 from mansard.passes.products.quantiser import CODES, Array, Rounded, quantise
 
@@ -53,23 +53,27 @@ class _Product:
     """Whether the weight is (K, N)."""
 
 
-def quantise_weights(graph: Graph, quantisation: Quantisation | None, *, bf16: bool = False) -> Graph:
+def quantise_weights(
+    graph: Graph, quantisation: Quantisation | None, *, bf16: bool = False, few_rows: bool = False
+) -> Graph:
     """Store the weights of products as ``quantisation`` says; the same graph if there are none.
 
-    With ``bf16``, what they are multiplied with is rounded to bf16 (`mansard.passes.products.demote`).
+    With ``bf16``, what they are multiplied with is rounded to bf16 (`mansard.passes.products.demote`). With
+    ``few_rows`` no more rows are rounded to bytes than the kernels of GPUs take (`activations.FEW_ROWS`).
     """
-    return graph if quantisation is None else _Pass(graph, quantisation, bf16).run()
+    return graph if quantisation is None else _Pass(graph, quantisation, bf16, few_rows).run()
 
 
 class _Pass:
-    def __init__(self, graph: Graph, quantisation: Quantisation, bf16: bool) -> None:
+    def __init__(self, graph: Graph, quantisation: Quantisation, bf16: bool, few_rows: bool) -> None:
         self.graph, self.quantisation = graph, quantisation
         self.users = graph.users()
         self.taken = {v.name for v in graph.values()}
         self.constants = dict(graph.constants)
         self.activations = Activations(self.taken, "bf16" if bf16 else None)
         if quantisation.activations:
-            self.activations = Activations(self.taken, quantisation.activations)
+            most = FEW_ROWS if few_rows else None
+            self.activations = Activations(self.taken, quantisation.activations, most)
 
     def run(self) -> Graph:
         products = {op: p for op in self.graph.ops if (p := self._product(op)) is not None}

@@ -9,6 +9,7 @@ from mansard.frontends.emission.quantisation import with_zero_point
 from mansard.frontends.emission.tensor import Tensor
 from mansard.frontends.onnx.graph import GraphImporter
 from mansard.frontends.onnx.node import Node
+from mansard.frontends.onnx.rules.small_weights import product_with, stored_weight
 from mansard.frontends.onnx.table import rule
 from mansard.ir.shapes import same_dim
 from mansard.ir.types import Linear
@@ -17,7 +18,11 @@ from mansard.ir.types import Linear
 @rule("MatMul")
 def matmul(g: GraphImporter, node: Node) -> Tensor:
     """NumPy's product."""
-    return g.matmul(node.tensor(0), node.tensor(1))
+    a = node.tensor(0)
+    stored = stored_weight(g, node, transposed=False)
+    if stored is None:
+        return g.matmul(a, node.tensor(1))
+    return g.cast(product_with(g, a, stored), a.dtype)
 
 
 @rule("Gemm")
@@ -25,8 +30,11 @@ def gemm(g: GraphImporter, node: Node) -> Tensor:
     """A scaled product, and a scaled addend."""
     a, b = node.tensor(0), node.tensor(1)
     a = g.transpose(a, (1, 0)) if node.integer("transA") else a
-    b = g.transpose(b, (1, 0)) if node.integer("transB") else b
-    product = g.matmul(a, b)
+    stored = stored_weight(g, node, transposed=bool(node.integer("transB")))
+    if stored is not None:
+        product = g.cast(product_with(g, a, stored), a.dtype)
+    else:
+        product = g.matmul(a, g.transpose(b, (1, 0)) if node.integer("transB") else b)
     alpha, beta = node.real("alpha", 1.0), node.real("beta", 1.0)
     product = product if alpha == 1 else g.map(lambda e: e * _scale(e, alpha), product)
     c = node.optional(2)

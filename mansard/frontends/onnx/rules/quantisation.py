@@ -9,7 +9,7 @@ from mansard.frontends.emission.expressions import Num
 from mansard.frontends.emission.quantisation import requantised, rounded, with_zero_point
 from mansard.frontends.emission.tensor import Tensor
 from mansard.frontends.onnx.entries import Entry
-from mansard.frontends.onnx.graph import GraphImporter, dtype_named
+from mansard.frontends.onnx.graph import Dequantised, GraphImporter, dtype_named
 from mansard.frontends.onnx.node import Node
 from mansard.frontends.onnx.table import rule
 
@@ -51,6 +51,13 @@ def quantize_linear(g: GraphImporter, node: Node) -> Tensor:
     return g.map(lambda e, f, o: rounded(_quotient(e, f, precision), o, dtype), x, s, z)
 
 
+def as_bytes(x: Tensor) -> Tensor:
+    """Stored elements of four bits as those of eight; any others as they are."""
+    if x.dtype.bits >= 8:
+        return x
+    return Tensor(x.shape, DType.I8 if x.dtype.is_signed else DType.U8, constant=x.constant, name=x.name)
+
+
 def _quotient(e: Num, scale: Num, precision: DType | None) -> Num:
     if precision is not None:
         quotient = e.cast(precision) / scale.cast(precision)
@@ -65,17 +72,20 @@ def dequantize_linear(g: GraphImporter, node: Node) -> Tensor:
     x, scale, zero = node.tensor(0), node.tensor(1), node.optional(2)
     axis = axis_of(node.integer("axis", 1), x.rank) if x.rank > 1 else 0
     dtype = dtype_named(node.integer("output_dtype"), node) if node.integer("output_dtype") else scale.dtype
+    codes = as_bytes(x)
     wide = DType.F32 if x.dtype.bits <= 16 or x.dtype.is_float else DType.I32
     s = spread(g, node, scale, x, axis)
     if zero is None or x.dtype is DType.F8:
-        return g.map(lambda e, f: (e.cast(DType.F32) * f.cast(DType.F32)).cast(dtype), x, s)
-    z = spread(g, node, zero, x, axis)
-    return g.map(
-        lambda e, f, o: ((e.cast(wide) - o.cast(wide)).cast(DType.F32) * f.cast(DType.F32)).cast(dtype),
-        x,
-        s,
-        z,
-    )
+        result = g.map(lambda e, f: (e.cast(DType.F32) * f.cast(DType.F32)).cast(dtype), codes, s)
+    else:
+        result = g.map(
+            lambda e, f, o: ((e.cast(wide) - o.cast(wide)).cast(DType.F32) * f.cast(DType.F32)).cast(dtype),
+            codes,
+            s,
+            spread(g, node, as_bytes(zero), x, axis),
+        )
+    g.dequantised[result] = Dequantised(x, scale, zero, axis, node.integer("block_size"))
+    return result
 
 
 @rule("DynamicQuantizeLinear")
