@@ -16,6 +16,7 @@ from mansard.dtypes import DType
 from mansard.errors import CompileError, InputError
 from mansard.language.description import Description
 from mansard.language.experts import Counts, expert_count, place_experts, read_counts
+from mansard.language.methods import UNRESTRICTED
 from mansard.runtime.calls.limits import checked_int
 
 if TYPE_CHECKING:
@@ -63,10 +64,11 @@ def compile_language_model(
     cache: bool = True,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Model:
-    """Compile a checkpoint to a model with the methods ``prefill`` and ``decode``, and logits of all new
-    tokens as its plain call (`mansard.frontends.decoders.decoder.build_decoder`); with ``logprobs`` also with
-    ``prefill_scored`` and ``decode_scored``, which give log-probabilities beside the token, and with
-    ``proposals`` also with ``verify`` for up to so many.
+    """Compile a checkpoint to a model with the methods ``prefill``, ``decode`` and, for steps without top-k,
+    top-p and min-p, ``decode_unrestricted``, and logits of all new tokens as its plain call
+    (`mansard.frontends.decoders.decoder.build_decoder`); with ``logprobs`` also with ``prefill_scored`` and
+    ``decode_scored``, which give log-probabilities beside the token, and with ``proposals`` also with
+    ``verify`` for up to so many.
 
     With ``fixed_chunk`` prefills take exactly ``chunk`` tokens, of which the last may be padding, for devices
     whose toolchains take fixed shapes. With ``cache_positions``, so many positions in pages are shared by all
@@ -135,6 +137,7 @@ def compile_language_model(
         "": graph(role="logits", all_logits=True),
         "prefill": graph(role="prefill", length=piece),
         "decode": graph(role="decode", length=1),
+        UNRESTRICTED: graph(role="decode", length=1, restricted=False),
     }
     if logprobs:
         graphs["prefill_scored"] = graph(role="prefill", length=piece, scored=True)

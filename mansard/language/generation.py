@@ -62,6 +62,14 @@ class Sampling:
         return np.array([numbers], np.float32), np.array([draws], np.int64)
 
 
+def restricts(settings: Settings) -> bool:
+    """Whether tokens are drawn, and not from the whole vocabulary."""
+    numbers = dict(zip(SETTINGS, settings[0].T, strict=True))
+    draws = dict(zip(DRAWS, settings[1].T, strict=True))
+    fewer = (draws["top_k"] > 0) | (numbers["top_p"] < 1) | (numbers["min_p"] > 0)
+    return bool(((numbers["temperature"] > 0) & fewer).any())
+
+
 @dataclass(frozen=True)
 class Score:
     """The log-probability of a chosen token under the model's distribution, before temperature and penalty,

@@ -25,7 +25,8 @@ from mansard.language.compilation import compile_routing, routed_experts
 from mansard.language.description import Description
 from mansard.language.experts import Counts, ExpertPlacement, choice_counts
 from mansard.language.explanation import LanguageModelExplanation, explain
-from mansard.language.generation import Sampling, Settings, Token, TokenTexts
+from mansard.language.generation import Sampling, Settings, Token, TokenTexts, restricts
+from mansard.language.methods import unrestricted
 from mansard.language.prompts import prompt_piece
 from mansard.language.speculation.opening import open_speculation, window_length
 from mansard.language.speculation.speculation import Target
@@ -81,6 +82,7 @@ class LanguageModel:
         self.description = Description.from_info(model.plan.info)
         self.stats = GenerationStats()
         self._prefill, self._decode = model.method("prefill"), model.method("decode")
+        self._unrestricted = unrestricted(model)
         self._lock = threading.Lock()
         self._cached: list[int] = []
         """The tokens whose keys and values the cache holds."""
@@ -251,6 +253,8 @@ class LanguageModel:
     def memory(self) -> MemoryLedger:
         """The memory that the model holds, by use and device."""
         methods = [self.model, self._prefill, self._decode]
+        if self._unrestricted is not self._decode:
+            methods.append(self._unrestricted)
         if self.description.proposals:
             methods.append(self.model.method("verify"))
         rows = [row for each in methods for row in each.memory()]
@@ -337,7 +341,7 @@ class LanguageModel:
     ) -> Generator[Tokens, None, None]:
         """Decode steps from a position on, at most ``count``, as far as the context reaches. On a GPU each is
         submitted before the token of the one before it is read."""
-        session = self._decode.bind()
+        session = (self._decode if restricts(settings) else self._unrestricted).bind()
         ahead = 1 if all(slot.device.capabilities.late_binding for slot in session.slots) else 2
         end = min(position + count, self.description.context)
         pending: deque[PendingCall] = deque()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy.typing as npt
 from mansard.api.model import Model
 from mansard.errors import InputError
 from mansard.language.description import Description
-from mansard.language.generation import Sampling, Score, Settings
+from mansard.language.generation import Sampling, Score, Settings, restricts
 from mansard.language.prompts import prompt_piece
 from mansard.runtime.calls.pending_call import PendingCall
 
@@ -21,7 +21,15 @@ Chosen = tuple[int, Score | None]
 """A token, and its score where the call was a scored one."""
 IDLE = Sampling().rows(0)
 """Settings of a place whose token nobody reads."""
+UNRESTRICTED = "decode_unrestricted"
+"""The method ``decode`` for texts whose tokens nothing but a temperature chooses: without top-k, top-p and
+min-p, whose sorts take as long as some layers on a GPU."""
 _LEAST_ROWS = 16
+
+
+def unrestricted(model: Model) -> Model:
+    """The method `UNRESTRICTED` of a model, or what serves in its place where an artifact has none."""
+    return model.method(UNRESTRICTED if UNRESTRICTED in model.plan.methods else "decode")
 
 
 class Methods:
@@ -31,6 +39,7 @@ class Methods:
         self.description = Description.from_info(model.plan.info)
         self._prefill = {False: model.method("prefill")}
         self._decode = {False: model.method("decode")}
+        self._unrestricted = unrestricted(model)
         self.scores = "decode_scored" in model.plan.methods
         """Whether the model gives log-probabilities."""
         if self.scores:
@@ -97,8 +106,8 @@ class Methods:
         table: Table | None = None,
     ) -> list[Chosen]:
         """Feed every sequence the token chosen for it last; the ones that follow."""
-        method, inputs = self._decode[scored], _step_inputs(positions, settings, table)
-        return _chosen(method(**inputs, priority=priority), scored)
+        inputs = _step_inputs(positions, settings, table)
+        return _chosen(self._step(inputs, scored)(**inputs, priority=priority), scored)
 
     def begin_step(
         self,
@@ -109,9 +118,16 @@ class Methods:
         table: Table | None = None,
     ) -> PendingStep:
         """Submit what `advance` does, behind what was submitted before."""
-        session = self._decode[scored].bind()
-        prepared = session.signature.prepare((), _step_inputs(positions, settings, table))
+        inputs = _step_inputs(positions, settings, table)
+        session = self._step(inputs, scored).bind()
+        prepared = session.signature.prepare((), inputs)
         return PendingStep(session.begin(prepared, priority), scored)
+
+    def _step(self, inputs: Mapping[str, Any], scored: bool) -> Model:
+        """The method for a step with the settings of all sequences."""
+        if scored or restricts((inputs["settings"], inputs["draws"])):
+            return self._decode[scored]
+        return self._unrestricted
 
     def runs_ahead(self) -> bool:
         """Whether a device has a queue of its own: steps are best submitted before the last one ends."""

@@ -81,6 +81,8 @@ def test_speed_is_measured(artifact):
 def test_wrong_options_of_the_measurement(artifact):
     told = invoke("bench-llm", artifact, "--prompts", "4,x")
     assert told.exit_code == 2 and "'4,x' is not a list of counts such as 1,8" in told.stderr
+    told = invoke("bench-llm", artifact, "--quantize-activations")
+    assert told.exit_code == 2 and "--quantize-activations refines --quantize" in told.stderr
     told = invoke("bench-llm", artifact, "--prompts", 9, "--sequences", 1, "--context", 16, "--device", "cpu")
     assert told.exit_code == 1 and "9 tokens and 64 new ones do not fit the context of 16" in told.stderr
 

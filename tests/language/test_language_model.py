@@ -114,6 +114,26 @@ def test_a_repetition_penalty_acts_on_tokens_that_occurred(on_cpu, module):
     assert len(set(tokens)) == 20 and not set(tokens) & set(PROMPT)
 
 
+def test_texts_that_nothing_restricts_take_the_shorter_steps(lm, monkeypatch):
+    short, long = lm.model.method("decode_unrestricted"), lm.model.method("decode")
+    assert len(short.plan.decisions) < len(long.plan.decisions)
+    called = []
+    for session in (short.bind(), long.bind()):
+        begin = session.begin
+
+        def watched(*args, session=session, begin=begin, **kwargs):
+            called.append(session)
+            return begin(*args, **kwargs)
+
+        monkeypatch.setattr(session, "begin", watched)
+    options = {"temperature": 0.8, "seed": 5, "repetition_penalty": 1.2}
+    drawn = ids(lm.generate(PROMPT, 12, **options))
+    assert set(called) == {short.bind()}
+    called.clear()
+    assert ids(lm.generate(PROMPT, 12, **options, min_p=1e-30)) == drawn
+    assert set(called) == {long.bind()}
+
+
 def test_equal_seeds_give_equal_texts(on_cpu):
     def draw(seed):
         return ids(on_cpu.generate(PROMPT, 10, temperature=1.0, seed=seed))

@@ -49,6 +49,8 @@ class DecoderOptions:
     """Whether matrices that the checkpoint has as small integers become floating point."""
     scored: bool = False
     """Whether ``prefill`` and ``decode`` give log-probabilities beside the token."""
+    restricted: bool = True
+    """Whether top-k, top-p and min-p may restrict the choice; otherwise they are ignored."""
     pages: int | None = None
     """Pages of the cache, of `mansard.frontends.decoders.layers.pages.PAGE` positions each, that all
     sequences share; None: each sequence has ``context`` positions of its own."""
@@ -211,7 +213,7 @@ class _Decoder:
         where = builder.generic(
             positions, [IndexMap.of_dims((0,))] * len(positions), (call.batch,), at, name="next_position"
         )
-        token = sampler.token(sampler.penalised(logits, seen), where)
+        token = sampler.token(sampler.penalised(logits, seen), where, restricted=self.options.restricted)
         if self.options.role == "decode":
             builder.update_state(self.chosen, token)
             return token

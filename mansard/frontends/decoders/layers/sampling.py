@@ -71,24 +71,24 @@ class Sampler:
             name="penalised",
         )
 
-    def token(self, logits: Value, positions: Value) -> Value:
-        """The chosen tokens (B) i64, which will stand at ``positions`` (B)."""
-        temperature = Arg(2, F32)
-        value = Arg(0, F32)
-        noisy = add(Apply("div", (value, temperature), F32), self._gumbel(Arg(4, I64), Arg(3, I64)))
+    def token(self, logits: Value, positions: Value, *, restricted: bool = True) -> Value:
+        """The chosen tokens (B) i64, which will stand at ``positions`` (B); of all tokens unless
+        ``restricted``."""
+        value, temperature, by_row = Arg(0, F32), Arg(1, F32), IndexMap.of_dims((0,))
+        noisy = add(Apply("div", (value, temperature), F32), self._gumbel(Arg(3, I64), Arg(2, I64)))
         chosen = _select(_gt(temperature, _const(0.0)), noisy, value)
-        kept = Apply("ge", (value, Arg(1, F32)), BOOL)
+        inputs = [logits, self.settings, self.draws, positions]
+        maps = [_ROW, self.column("temperature"), self.column("seed"), by_row]
+        if restricted:
+            inputs.append(self._threshold(logits))
+            maps.append(by_row)
+            kept = Apply("ge", (value, Arg(4, F32)), BOOL)
+            chosen = _select(kept, chosen, _const(-_INFINITY))
         return self.builder.generic(
-            (logits, self._threshold(logits), self.settings, self.draws, positions),
-            (
-                _ROW,
-                IndexMap.of_dims((0,)),
-                self.column("temperature"),
-                self.column("seed"),
-                IndexMap.of_dims((0,)),
-            ),
+            inputs,
+            maps,
             (self.rows, self.vocabulary),
-            _select(kept, chosen, _const(-_INFINITY)),
+            chosen,
             reduced=1,
             combiner="argmax",
             name="token",
