@@ -357,6 +357,16 @@ class Nest:
         """Where a stored root writes."""
         return linearize(root.index[: root.op.rank], root.op.output.type.shape)
 
+    def memory_order(self) -> list[int]:
+        """The loops of the domain in the order of the result's memory, innermost last: their own but for
+        results in the order of a transpose."""
+        loops = list(range(self.domain))
+        stored = [root for root in self.roots if root.stores]
+        steps = dict(self.store_address(stored[0]).terms)
+        if len(stored) > 1 or steps == self.result_strides():
+            return loops
+        return sorted(loops, key=lambda loop: -dims.representative(steps.get(loop, 0)))
+
     def scatter_place(self, value: Value, address: Linear) -> tuple[Linear, Linear]:
         """The row of a scatter that a position of its rows belongs to, and the position in the row."""
         count, *inner = self.scatters[value].inputs[2].type.shape

@@ -8,7 +8,19 @@ from hypothesis import strategies as st
 from mansard.dtypes import DType
 from mansard.ir import Constant, Graph, GraphBuilder, IndexMap, Value
 from mansard.ir.scalar import Apply, Arg, Cast, Const, Gather, Index
-from mansard.testing.graphs import A0, A1, F32, binary, layer_norm, maps, matmul, op, softmax, unary
+from mansard.testing.graphs import (
+    A0,
+    A1,
+    F32,
+    binary,
+    layer_norm,
+    maps,
+    matmul,
+    op,
+    softmax,
+    transposed,
+    unary,
+)
 
 __all__ = [
     "A0",
@@ -23,6 +35,7 @@ __all__ = [
     "op",
     "random_graphs",
     "softmax",
+    "transposed",
     "unary",
     "values",
 ]

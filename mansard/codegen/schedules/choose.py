@@ -104,7 +104,7 @@ def takes_products(dispatch: Dispatch, target: KernelTarget) -> bool:
 
 def stores_transposed(dispatch: Dispatch, target: KernelTarget) -> bool:
     """Whether a target stores results in the order of a transpose faster than it transposes them later."""
-    return not target.is_gpu and transposed_stores.gains(dispatch)
+    return target.is_gpu or transposed_stores.gains(dispatch)
 
 
 def takes_parts(dispatch: Dispatch, target: KernelTarget) -> bool:

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support.graphs import A0, F32, binary, maps, matmul, unary
+from support.graphs import A0, F32, binary, maps, matmul, transposed, unary
 
 from mansard import dims
 from mansard.codegen.schedules import stores_transposed
@@ -11,12 +11,6 @@ from mansard.dims import Dim
 from mansard.ir import Constant, GraphBuilder
 from mansard.passes.fusion.fuse import fuse
 from mansard.placement import PlacementOptions
-
-
-def transposed(b, x, axes):
-    return b.generic(
-        [x], [maps(*(axes.index(i) for i in range(len(axes))))], tuple(x.type.shape[a] for a in axes), A0
-    )
 
 
 def fused(graph):

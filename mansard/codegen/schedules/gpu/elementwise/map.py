@@ -44,7 +44,7 @@ def schedule(nest: Nest, target: KernelTarget, name: str, parameters: Parameters
 
 
 def _loops(nest: Nest) -> list[Group]:
-    return nest.collapsed(range(nest.domain), [p for r in nest.roots for p in nest.positions(r)])
+    return nest.collapsed(nest.memory_order(), [p for r in nest.roots for p in nest.positions(r)])
 
 
 def max_lanes(nest: Nest) -> int:

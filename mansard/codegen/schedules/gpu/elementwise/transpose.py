@@ -29,7 +29,7 @@ MIN_SIDE = 16
 
 
 def _transposed_reads(nest: Nest) -> tuple[list[Group], Group, list[Read]] | None:
-    groups = nest.collapsed(range(nest.domain), [p for r in nest.roots for p in nest.positions(r)])
+    groups = nest.collapsed(nest.memory_order(), [p for r in nest.roots for p in nest.positions(r)])
     crossed = crossing(nest, groups) if len(groups) > 1 else None
     if crossed is None:
         return None
