@@ -34,6 +34,7 @@ def target_pipeline(
         PipelineSettings(
             precision=check_precision(options.precision),
             quantisation=options.quantisation,
+            round_few_rows=only_gpus,
             check_indices=options.check_indices,
             gpu=bool(gpus),
             regions=any(t.backend.region_format for t in targets),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from mansard.dtypes import DType
 from mansard.ir import GraphBuilder, IndexMap, Linear, Value
 from mansard.ir.scalar import Apply, Arg, Const, Scalar
@@ -28,6 +30,12 @@ def matmul(b: GraphBuilder, x: Value, w: Value, *, transposed: bool = False) -> 
     (m, k), n = x.type.shape, w.type.shape[0 if transposed else 1]
     second = maps(1, 2) if transposed else maps(2, 1)
     return b.generic([x, w], [maps(0, 2), second], (m, n, k), op("mul", A0, A1), reduced=1, combiner="add")
+
+
+def transposed(b: GraphBuilder, x: Value, axes: Sequence[int] = (1, 0)) -> Value:
+    """A copy of ``x`` with its dims in another order."""
+    reads = IndexMap.of_dims(tuple(axes.index(i) for i in range(len(axes))))
+    return b.generic([x], [reads], tuple(x.type.shape[a] for a in axes), Arg(0, x.type.dtype))
 
 
 def unary(b: GraphBuilder, name: str, x: Value) -> Value:

@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from support.kernel_runner import VULKAN_TARGET, Image, compile_vulkan, validate
+from support.kernels.runner import VULKAN_TARGET, Image, compile_vulkan, validate
 
 from mansard.codegen.kernel import KernelBuilder
 from mansard.codegen.llvm import link, module
@@ -274,6 +274,9 @@ def test_requirements_are_only_what_is_used():
     # Where the target keeps NaN, kernels rely on it.
     (spec,) = VULKAN.compile([kernel(lanes=1)], VULKAN.parse_target("vulkan:1.3+nan_preserve"))
     assert set(spec.requires) == {"int64", "nan_preserve", "workgroup_invocations>=1"}
+    both = "vulkan:1.3+nan_preserve+float_controls2"
+    (spec,) = VULKAN.compile([kernel(lanes=1)], VULKAN.parse_target(both))
+    assert set(spec.requires) == {"int64", "nan_preserve", "float_controls2", "workgroup_invocations>=1"}
 
 
 def test_f16_registers_ask_for_float16_only_beyond_storage():

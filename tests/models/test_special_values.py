@@ -76,6 +76,14 @@ ARITHMETIC: dict[str, Any] = {
     "product with zeros": lambda x: (x[:8, None] @ x.new_zeros(1, 3)).abs(),
 }  # fmt: skip
 
+SUMS: dict[str, Any] = {
+    "x + x - x": lambda x: (x + x) - x, "x + y - x": lambda x: (x + rolled(x, 1)) - x,
+    "x - y + y": lambda x: (x - rolled(x, 1)) + rolled(x, 1),
+    "x + 1 - 1": lambda x: (x + 1.0) - 1.0, "x - (x + y)": lambda x: x - (x + rolled(x, 1)),
+    "x + (y - x)": lambda x: x + (rolled(x, 1) - x),
+}  # fmt: skip
+"""What compilers that reassociate simplify."""
+
 FUNCTIONS: dict[str, Any] = {
     "silu": F.silu, "softplus": F.softplus, "mish": F.mish, "elu": F.elu, "selu": F.selu, "celu": F.celu,
     "sigmoid": torch.sigmoid, "logsigmoid": F.logsigmoid, "tanh": torch.tanh, "softsign": F.softsign,
@@ -132,3 +140,8 @@ class TestSpecialValues:
 
     def test_functions(self, dtype: torch.dtype, device: str) -> None:
         check(FUNCTIONS, dtype, device, subnormals=dtype is not torch.bfloat16)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_sums_are_in_the_given_order(device: str) -> None:
+    check(SUMS, torch.float32, device)

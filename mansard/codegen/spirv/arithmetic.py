@@ -90,11 +90,11 @@ def _scaled_down(f: KernelEmitter, inst: Inst, left: Id, right: Id) -> tuple[Id,
 
     Vulkan asks nothing of a division by more than 2**126 ("Precision and operation of SPIR-V instructions"):
     drivers multiply by a reciprocal that underflows to 0, and infinity divided by 3e38 becomes NaN. A result
-    that the factor makes underflow is below the smallest normal number in any case, as is that of a finite
-    literal.
+    that the factor makes underflow is below the smallest normal number in any case, as is that of a literal
+    of at most 1.
     """
     dividend, divisor = (f.constant(a) for a in inst.args)
-    if divisor is not None or (dividend is not None and math.isfinite(dividend)):
+    if divisor is not None or (dividend is not None and abs(dividend) <= 1):
         return left, right
     b, y = f.expansion(), inst.args[1]
     one, factor, limit = (b.const(c, DType.F32, y.type.lanes) for c in (1.0, 2.0**-64, 2.0**64))
@@ -125,7 +125,7 @@ def binary(f: KernelEmitter, op: str, type_: KType, left: Id, right: Id, *, exac
     if dtype.is_float:
         value = f.op(_FLOAT_BINARY[op], f.type(type_), left, right)
         if exact:
-            f.module.decorate(value, "NoContraction")
+            f.module.forbid_contraction(value)
         return value
     if op == "div":
         return normalized(f, _quotient(f, type_, left, right), type_)

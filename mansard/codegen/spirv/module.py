@@ -7,8 +7,10 @@ from typing import Union
 
 from mansard.codegen.spirv.requirements import number_capability
 from mansard.codegen.spirv.words import (
+    ALLOW_CONTRACT,
     CAPABILITIES,
     DECORATION,
+    FAST_MATH_DEFAULT,
     GL_COMPUTE,
     GLSL,
     GLSL450,
@@ -41,6 +43,7 @@ class Module:
         self._known: dict[_Key, Id] = {}
         self._interface: list[Id] = []
         self._preserved: set[int] = set()
+        self._float_controls = False
         self.functions: list[Instruction] = []
         """Whole functions that the entry point uses."""
         self.glsl = self.id()
@@ -51,8 +54,30 @@ class Module:
         Without it a driver may turn ``a < b ? a : b`` into a minimum that ignores NaN, and NVIDIA's does.
         """
         self._preserved.add(bits)
-        if bits == 32:
-            self.capabilities.add("SignedZeroInfNanPreserve")
+
+    def control_floats(self) -> None:
+        """Say so by SPV_KHR_float_controls2, which also forbids to reassociate: NVIDIA's driver makes x of
+        ``(x + y) - y`` otherwise, in spite of `preserve_nan`, and then loses infinities and rounding."""
+        self._float_controls = True
+        self.capabilities.add("FloatControls2")
+        self.extensions.add("SPV_KHR_float_controls2")
+
+    def forbid_contraction(self, result: Id) -> None:
+        """Keep a sum or product from becoming a part of a fused one."""
+        if self._float_controls:
+            self.decorate(result, "FPFastMathMode", 0)
+        else:
+            self.decorate(result, "NoContraction")
+
+    def _float_modes(self, main: Id) -> list[Instruction]:
+        """The execution modes of arithmetic on floats."""
+        widths = sorted(b for b in self._preserved if b == 32 or f"Float{b}" in self.capabilities)
+        if not self._float_controls:
+            self.capabilities.update(["SignedZeroInfNanPreserve"] if widths else [])
+            return [Instruction("OpExecutionMode", None, None, (main, PRESERVE_NAN, b)) for b in widths]
+        allowed = self.int_constant(ALLOW_CONTRACT)
+        modes = [(main, FAST_MATH_DEFAULT, self.float_type(b), allowed) for b in widths]
+        return [Instruction("OpExecutionModeId", None, None, mode) for mode in modes]
 
     def bytes_of(self, type_: Id) -> int:
         """The size of a number or a vector of numbers in memory."""
@@ -172,16 +197,10 @@ class Module:
         """Every instruction of the module, in the order the specification asks for."""
         void = self.declare("OpTypeVoid", None)
         signature = self.declare("OpTypeFunction", None, void)
-        preserved = {bits for bits in self._preserved if bits == 32 or f"Float{bits}" in self.capabilities}
-        if preserved:
-            self.capabilities.add("SignedZeroInfNanPreserve")
+        modes = self._float_modes(main)
         capabilities = [
             Instruction("OpCapability", None, None, (CAPABILITIES[c],))
             for c in sorted(self.capabilities & CAPABILITIES.keys())
-        ]
-        modes = [
-            Instruction("OpExecutionMode", None, None, (main, PRESERVE_NAN, bits))
-            for bits in sorted(preserved)
         ]
         model = VULKAN if "VulkanMemoryModel" in self.capabilities else GLSL450
         addressing = PHYSICAL_64 if "PhysicalStorageBufferAddresses" in self.capabilities else LOGICAL

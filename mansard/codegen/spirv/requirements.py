@@ -18,6 +18,7 @@ FEATURES: Mapping[str, str] = {
     "StorageBuffer8BitAccess": "storage8",
     "SubgroupExtendedTypes": "subgroup_extended_types",
     "SignedZeroInfNanPreserve": "nan_preserve",
+    "FloatControls2": "float_controls2",
     "CooperativeMatrixKHR": "cooperative_matrix",
     "CooperativeMatrixReductionsNV": "matrix_reductions",
     "CooperativeMatrixConversionsNV": "matrix_conversions",

@@ -45,7 +45,7 @@ OPCODES = {
     "OpCooperativeMatrixStoreKHR": 4458, "OpCooperativeMatrixMulAddKHR": 4459,
     "OpCooperativeMatrixLengthKHR": 4460, "OpCooperativeMatrixConvertNV": 5293,
     "OpCooperativeMatrixReduceNV": 5366, "OpFunctionParameter": 55,
-    "OpReturnValue": 254,
+    "OpReturnValue": 254, "OpExecutionModeId": 331,
 }  # fmt: skip
 
 # Instructions of the extended set GLSL.std.450.
@@ -61,7 +61,7 @@ CAPABILITIES = {
     "DotProductInput4x8BitPacked": 6018, "DotProduct": 6019,
     "SignedZeroInfNanPreserve": 4466, "BFloat16TypeKHR": 5116, "BFloat16CooperativeMatrixKHR": 5118,
     "CooperativeMatrixReductionsNV": 5430, "CooperativeMatrixConversionsNV": 5431,
-    "CooperativeMatrixKHR": 6022, "Int8": 39, "VulkanMemoryModel": 5345,
+    "CooperativeMatrixKHR": 6022, "FloatControls2": 6029, "Int8": 39, "VulkanMemoryModel": 5345,
     "PhysicalStorageBufferAddresses": 5347,
 }  # fmt: skip
 
@@ -71,7 +71,7 @@ STORAGE = {
 }  # fmt: skip
 DECORATION = {
     "Block": 2, "ArrayStride": 6, "BuiltIn": 11, "Aliased": 20, "Binding": 33, "DescriptorSet": 34,
-    "Offset": 35, "NoContraction": 42,
+    "Offset": 35, "FPFastMathMode": 40, "NoContraction": 42,
 }  # fmt: skip
 BUILT_IN = {
     "WorkgroupId": 26, "LocalInvocationId": 27, "SubgroupSize": 36, "NumSubgroups": 38, "SubgroupId": 40,
@@ -83,6 +83,7 @@ ALIGNED = 2  # memory operand
 LOGICAL, PHYSICAL_64, GLSL450 = 0, 5348, 1  # addressing and memory model
 GL_COMPUTE, LOCAL_SIZE = 5, 17
 PRESERVE_NAN = 4461  # execution mode SignedZeroInfNanPreserve
+FAST_MATH_DEFAULT, ALLOW_CONTRACT = 6028, 0x10000  # execution mode FPFastMathDefault; a fast math mode
 PARTIAL_COUNT = 0x100  # loop control, followed by how often to unroll
 REDUCE, INCLUSIVE_SCAN = 0, 1  # group operations
 ACQUIRE_RELEASE_WORKGROUP = 0x8 | 0x100  # memory semantics

@@ -161,6 +161,9 @@ def _module(kernel: Kernel, target: KernelTarget, abi: str) -> ShaderModule:
     emitter = KernelEmitter(kernel, descriptors=abi == DESCRIPTORS)
     if "nan_preserve" in target.features:
         emitter.module.preserve_nan()
+        if "float_controls2" in target.features:
+            emitter.module.control_floats()
+            emitter.needs.add("nan_preserve")
     preserve_f64 = {"nan_preserve", "nan_preserve_f64"} <= target.features
     if preserve_f64:
         emitter.module.preserve_nan(64)

@@ -39,6 +39,7 @@ NAMED_FEATURES: Mapping[str, tuple[str, ...]] = {
     "subgroup_extended_types": ("shaderSubgroupExtendedTypes",),
     "variable_pointers": ("variablePointersStorageBuffer", "variablePointers"),
     "bfloat16": ("shaderBFloat16Type",),
+    "float_controls2": ("shaderFloatControls2",),
     "bfloat16_matrix": ("shaderBFloat16Type", "shaderBFloat16CooperativeMatrix"),
     "cooperative_matrix": ("cooperativeMatrix", "vulkanMemoryModel"),
     "matrix_workgroup": ("cooperativeMatrixWorkgroupScope", "cooperativeMatrixFlexibleDimensions"),
