@@ -2,7 +2,7 @@
 
     python -m benchmarks.kernels.decode_gpu [--device vulkan] [--model qwen3-0.6b] [--context 1000]
         [--steps 50] [--capacity 1024] [--layers N] [--vocabulary N] [--peak GB/S] [--check] [--json FILE]
-        [--sequences N] [--verify 1,2,4,8] [--quantize int4]
+        [--sequences N] [--verify 1,2,4,8] [--quantize int4 [--activations int8]]
 
 Weights are random, in their true shapes. A step is one token at position ``--context`` of each sequence,
 greedily sampled, or with ``--verify`` the verification of so many rows, one number after another. For
@@ -37,7 +37,7 @@ from mansard.frontends.decoders.decoder import DecoderOptions, build_decoder
 from mansard.frontends.decoders.families import describe
 from mansard.ir.types import Constant, TensorType
 from mansard.language.compilation import TYPICAL_WINDOW
-from mansard.passes.products.quantisation import checked_quantisation
+from mansard.passes.products.quantisation import Quantisation, quantisation
 from mansard.placement import PlacementOptions
 from mansard.plan.plan import BarrierStep, DispatchStep
 
@@ -112,20 +112,20 @@ def compiled(
     *,
     length: int | Dim = 1,
     sequences: int = 1,
-    quantize: str | None = None,
+    quantize: Quantisation | None = None,
 ) -> Model:
     """A decoder of random bf16 weights for one device."""
     weights = RandomWeights(config, DType.BF16)
     graph = build_decoder(
         weights,
         describe(config),
-        DecoderOptions(context=capacity, role=role, length=length, sequences=sequences),
+        DecoderOptions(context=capacity, role=role, length=length, sequences=sequences, restricted=False),
     )
     options = CompileOptions(
         targets=(device,),
         placement=PlacementOptions(fallback="error"),
         cache=False,
-        quantisation=checked_quantisation(quantize),
+        quantisation=quantize,
     )
     result = compile_graph(graph, options)
     return Model(result.plan, MemoryResources(result.executables, result.weights))
@@ -237,6 +237,7 @@ def main() -> None:
     parser.add_argument("--sequences", type=int, default=1)
     parser.add_argument("--verify", metavar="ROWS,...", help="verifications instead of steps")
     parser.add_argument("--quantize", choices=("int8", "int4"))
+    parser.add_argument("--activations", choices=("int8",), help="with --quantize: what these are rounded to")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--json", metavar="FILE")
     options = parser.parse_args()
@@ -249,10 +250,11 @@ def main() -> None:
         print("check", report["check"], flush=True)
     counts = [int(n) for n in options.verify.split(",")] if options.verify else []
     window = Dim("window", 1, max(counts), typical=min(TYPICAL_WINDOW, max(counts))) if counts else 1
+    quantize = quantisation(options.quantize, activations=options.activations) if options.quantize else None
     start = time.perf_counter()
     with compiled(
         config, options.device, options.capacity, "verify" if counts else "decode",
-        length=window, sequences=options.sequences, quantize=options.quantize,
+        length=window, sequences=options.sequences, quantize=quantize,
     ) as model:  # fmt: skip
         report["compile_s"] = round(time.perf_counter() - start, 1)
         start = time.perf_counter()

@@ -21,7 +21,7 @@ import argparse
 import itertools
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -147,14 +147,18 @@ class Kernels:
         self, graph: Graph, buffers: Sequence[Sequence[BufferRef]], parameters: Parameters | None = None
     ) -> list[Command]:
         """The graph's one dispatch for each set of buffers, one after the other."""
-        scheduled = schedule(single(graph), self.target, "kernel", parameters)
+        launch = self.launcher(single(graph), parameters)
+        return [command for refs in buffers for command in (launch(refs), BarrierCommand())]
+
+    def launcher(
+        self, dispatch: Dispatch, parameters: Parameters | None = None
+    ) -> Callable[[Sequence[BufferRef]], Launch]:
+        """What makes a launch of a dispatch's kernel with its operands and results."""
+        scheduled = schedule(dispatch, self.target, "kernel", parameters)
         loaded = self.load(scheduled.kernel)
         params = tuple(dims.evaluate(p, {}) for p in scheduled.params)
         x, y, z = (dims.evaluate(g, {}) for g in scheduled.grid)
-        commands: list[Command] = []
-        for refs in buffers:
-            commands += [Launch(loaded, "kernel", tuple(refs), params, (x, y, z)), BarrierCommand()]
-        return commands
+        return lambda refs: Launch(loaded, "kernel", tuple(refs), params, (x, y, z))
 
     def load(self, kernel: Kernel) -> Executable:
         """A kernel on the device."""

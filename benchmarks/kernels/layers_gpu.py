@@ -27,13 +27,19 @@ from mansard.codegen.parameters import Parameters
 from mansard.codegen.schedules.gpu.gemm import tiled
 from mansard.dtypes import DType
 from mansard.hal import BufferRef, CopyCommand, MemoryKind
-from mansard.ir import Graph, GraphBuilder, IndexMap, Linear
-from mansard.ir.scalar import Apply, Arg
+from mansard.ir import Graph, GraphBuilder, IndexMap, Linear, Value
+from mansard.ir.scalar import Apply, Arg, Cast, Scalar
 from mansard.passes.fusion.fuse import fuse
 
 F32 = DType.F32
-PRODUCT, SUM = (Apply(name, (Arg(0, F32), Arg(1, F32)), F32) for name in ("mul", "add"))
+SUM = Apply("add", (Arg(0, F32), Arg(1, F32)), F32)
 Array = np.ndarray[Any, np.dtype[np.float32]]
+
+
+def multiplied(dtype: DType) -> Scalar:
+    """The product of two operands of a type, in f32."""
+    x, y = (Arg(i, dtype) if dtype is F32 else Cast(Arg(i, dtype), F32) for i in range(2))
+    return Apply("mul", (x, y), F32)
 
 
 @dataclass(frozen=True)
@@ -63,17 +69,22 @@ class Layer:
 
     def graph(self) -> Graph:
         """x (batch, size, size, channels), w (window, window, channels, filters), bias (filters)."""
-        b, padding = GraphBuilder("layer"), self.window // 2
-        x = b.input("x", (self.batch, self.size, self.size, self.channels), F32)
-        w = b.input("w", (self.window, self.window, self.channels, self.filters), F32)
+        b = GraphBuilder("layer")
+        y = self.sums(b)
         bias = b.input("b", (self.filters,), F32)
+        maps = [IndexMap.identity(4), IndexMap.of_dims((3,))]
+        return b.build([b.generic([y, bias], maps, y.type.shape, SUM)])
+
+    def sums(self, b: GraphBuilder, dtype: DType = F32) -> Value:
+        """The convolution of inputs ``x`` and ``w`` of a type, in f32."""
+        padding = self.window // 2
+        x = b.input("x", (self.batch, self.size, self.size, self.channels), dtype)
+        w = b.input("w", (self.window, self.window, self.channels, self.filters), dtype)
         at = [Linear(((o, self.stride), (k, 1)), -padding) for o, k in ((1, 4), (2, 5))]
         reads = IndexMap((Linear.dim(0), *at, Linear.dim(6)), 0.0 if padding else None)
         extents = (self.batch, self.out, self.out, self.filters, self.window, self.window, self.channels)
         weights = IndexMap.of_dims((4, 5, 6, 3))
-        y = b.generic([x, w], [reads, weights], extents, PRODUCT, reduced=3, combiner="add")
-        maps = [IndexMap.identity(4), IndexMap.of_dims((3,))]
-        return b.build([b.generic([y, bias], maps, extents[:4], SUM)])
+        return b.generic([x, w], [reads, weights], extents, multiplied(dtype), reduced=3, combiner="add")
 
     def expected(self, x: Array, w: Array, bias: Array, image: int, row: int, column: int) -> Array:
         """The results of one pixel."""

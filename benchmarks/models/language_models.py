@@ -1,7 +1,7 @@
 """Generation with a language model of true shapes and random weights, beside transformers in the same run.
 
     python -m benchmarks.models.language_models [--device vulkan] [--model qwen3-0.6b] [--context 1024]
-        [--prompt 128,2048] [--tokens 64] [--quantize int4] [--peer] [--json FILE]
+        [--prompt 128,2048] [--tokens 64] [--quantize int4 [--activations int8]] [--peer] [--json FILE]
 
 Times of `mansard.load_lm`: compiling from a folder, the first token after loading, prefill of each prompt
 (seconds until its token is known, the least of some), and tokens a second after it, at a cache filled to
@@ -31,13 +31,16 @@ def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     import mansard
 
     began = time.perf_counter()
+    quantize = options.quantize
+    if quantize and options.activations:
+        quantize = mansard.quantize(quantize, activations=options.activations)
     capacity = max(options.context, *options.prompt) + options.tokens + 8
     lm = mansard.load_lm(
         folder,
         devices=options.device,
         context=capacity,
         chunk=max(options.prompt),
-        quantize=options.quantize,
+        quantize=quantize,
         cache=False,
     )
     result: dict[str, Any] = {"compile_s": time.perf_counter() - began, "stages_s": dict(lm.model.timings)}
@@ -120,6 +123,7 @@ def main() -> None:
     parser.add_argument("--prompt", type=lambda text: [int(n) for n in text.split(",")], default=[128, 2048])
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--quantize", help="int8 or int4: small weights")
+    parser.add_argument("--activations", choices=("int8",), help="with --quantize: what these are rounded to")
     parser.add_argument("--layers", type=int, help="fewer layers, to try the program")
     parser.add_argument("--peer", action="store_true")
     parser.add_argument("--json", type=Path)

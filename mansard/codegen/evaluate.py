@@ -72,7 +72,7 @@ class Evaluator(Positions):
         self.inside = False
         """Set by a schedule that visits only points at which padded reads stay inside."""
         self.held: dict[Value, SharedMemory] = {}
-        """Values in workgroup memory instead of a buffer, as vectors of f32."""
+        """Values in workgroup memory instead of a buffer, as vectors of f32 or as single numbers."""
         self.reduced: dict[Generic, KValue] = {}
         self.specialised: Mapping[Generic, Generic] = {}
         """Ops specialised to the current piece of a loop (`mansard.codegen.loop_partition`)."""
@@ -142,6 +142,8 @@ class Evaluator(Positions):
 
     def _load_held(self, memory: SharedMemory, address: Linear) -> KValue:
         b, (base, along) = self.b, self.linear(address)
+        if memory.lanes == 1 and (self.vector is None or along == 0):
+            return b.load(memory, base)
         if self.vector is None or not dims.is_one(along) or self.vector[1] != memory.lanes:
             raise CodegenError(
                 f"dispatch {self.nest.dispatch.name}: workgroup memory is read in whole vectors"

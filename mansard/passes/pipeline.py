@@ -93,6 +93,8 @@ class PipelineSettings:
     """Buffers that a dispatch may have on every target."""
     quantisation: Quantisation | None = None
     """How the weights of products are stored, if not as the model has them."""
+    round_few_rows: bool = False
+    """Whether only few rows are rounded to bytes where that is asked for: all targets asked for are GPUs."""
     shared: frozenset[str] = frozenset()
     """Keys of the constants that other methods of the model read too."""
     regions: bool = False
@@ -202,7 +204,8 @@ def pipeline(settings: PipelineSettings | None = None) -> tuple[Step, ...]:
         # Before horizontal fusion, after which a weight has no name of its own. Products of one value still
         # share what that is rounded to.
         PassStep(
-            partial(quantise_weights, quantisation=s.quantisation, bf16=bf16), when=s.quantisation is not None
+            partial(quantise_weights, quantisation=s.quantisation, bf16=bf16, few_rows=s.round_few_rows),
+            when=s.quantisation is not None,
         ),
         # Before lay_out_weights, because the weights of merged products are laid out as one.
         # For CPUs alone, weights that methods share stay in the mapped file, which has them one by one.

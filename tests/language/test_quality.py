@@ -48,10 +48,15 @@ def exact(folder):
 
 
 @pytest.mark.parametrize(
-    ("device", "activations"),
-    [("cpu", "int8"), pytest.param("vulkan", None, marks=pytest.mark.vulkan)],
+    ("device", "activations", "difference"),
+    [
+        ("cpu", "int8", 1e-3),
+        pytest.param("vulkan", None, 1e-3, marks=pytest.mark.vulkan),
+        # Decode steps round what they multiply, prompts do not.
+        pytest.param("vulkan", "int8", 3e-2, marks=pytest.mark.vulkan),
+    ],
 )
-def test_a_quantised_language_model(exact, folder, device, activations):
+def test_a_quantised_language_model(exact, folder, device, activations, difference):
     """Prefill and decode agree, and logits are close to the exact ones."""
     if device == "vulkan":
         usable_device()
@@ -63,7 +68,7 @@ def test_a_quantised_language_model(exact, folder, device, activations):
         tokens = [token.id for token in lm.generate(IDS[:5], 6)]
         chosen = lm.logits([*IDS[:5], *tokens])[4:-1]
         lead = chosen.max(-1) - chosen[np.arange(6), tokens]
-        assert (lead <= 1e-3 * np.abs(chosen).max()).all()
+        assert (lead <= difference * np.abs(chosen).max()).all()
 
 
 def test_products_of_packed_weights_write_rows_of_a_cache(exact, folder):

@@ -14,8 +14,10 @@ from mansard.cli.language.options import (
     ChunkOption,
     ContextOption,
     ModelArgument,
+    QuantizeActivationsOption,
     QuantizeOption,
     opened,
+    quantisation,
 )
 from mansard.cli.models import DeviceOption
 from mansard.cli.output import JsonOption, Output, milliseconds, si
@@ -48,12 +50,14 @@ def bench_llm(
     context: ContextOption = None,
     chunk: ChunkOption = None,
     quantize: QuantizeOption = None,
+    quantize_activations: QuantizeActivationsOption = False,
     cache_dtype: CacheTypeOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Time a language model with random prompts: time to the first token, tokens a second, memory."""
     from mansard.language.benchmark import measure
 
+    weights = quantisation(quantize, quantize_activations)
     lengths, batches = numbers("--prompts", prompts), numbers("--sequences", sequences)
     wanted = numbers("--concurrency", concurrency) if concurrency else None
     context = max(lengths) + new_tokens if context is None else context
@@ -62,7 +66,7 @@ def bench_llm(
     about: dict[str, Any] = {}
     with Output(as_json) as out:
         for batch in batches:
-            options = {"sequences": batch, "chunk": chunk, "quantize": quantize}
+            options = {"sequences": batch, "chunk": chunk, "quantize": weights}
             with opened(model, device, context, cache_dtype, **options) as lm:
                 if not about:
                     about = machine(lm)

@@ -66,6 +66,12 @@ ChunkOption = Annotated[
 QuantizeOption = Annotated[
     str | None, typer.Option("--quantize", help="Store the weights of products as int8 or int4.")
 ]
+QuantizeActivationsOption = Annotated[
+    bool,
+    typer.Option(
+        "--quantize-activations", help="With --quantize, round what weights are multiplied with to int8."
+    ),
+]
 TokenizerOption = Annotated[
     Path | None, typer.Option("--tokenizer", metavar="PATH", help="A folder or file with a tokenizer.")
 ]
@@ -107,6 +113,17 @@ def opened(
         )
     with lm:
         yield lm
+
+
+def quantisation(quantize: str | None, activations: bool) -> Any:
+    """``--quantize`` as `load_lm` takes it."""
+    if not activations:
+        return quantize
+    if quantize is None:
+        raise typer.BadParameter("--quantize-activations refines --quantize")
+    from mansard.quantisation import quantize as refined
+
+    return refined(quantize, activations="int8")
 
 
 def _method_device(text: str) -> tuple[str, str]:

@@ -13,10 +13,12 @@ from mansard.cli.language.options import (
     ChunkOption,
     ContextOption,
     ModelArgument,
+    QuantizeActivationsOption,
     QuantizeOption,
     SequencesOption,
     TokenizerOption,
     opened,
+    quantisation,
 )
 from mansard.cli.models import DeviceOption
 from mansard.errors import InputError
@@ -32,6 +34,7 @@ def serve(
     cache_positions: CachePositionsOption = None,
     chunk: ChunkOption = None,
     quantize: QuantizeOption = None,
+    quantize_activations: QuantizeActivationsOption = False,
     cache_dtype: CacheTypeOption = None,
     tokenizer: TokenizerOption = None,
     api_key: Annotated[
@@ -75,10 +78,11 @@ def serve(
         max_waiting=max_waiting,
         drain_seconds=drain_seconds,
     )
+    weights = quantisation(quantize, quantize_activations)
     socket = listen(host, port)  # before the model is compiled, which may take long
     with socket, opened(
         model, device, context, cache_dtype,
-        sequences=sequences, cache_positions=cache_positions, chunk=chunk, quantize=quantize,
+        sequences=sequences, cache_positions=cache_positions, chunk=chunk, quantize=weights,
         tokenizer=tokenizer, logprobs=logprobs,
     ) as lm:  # fmt: skip
         server = Server(lm, options, log_level=log_level, ready=_tell)

@@ -33,7 +33,7 @@ def join_products(groups: Groups, accepts: Accepts) -> None:
             target = _only_reader(group, users, live)
             if target is not None and _same_loops(groups, group, target):
                 _merge(groups, group, target, users, accepts)
-    for group in tuple(groups.groups):
+    for group in reversed(groups.groups):  # a norm after the rounding of its rows
         if group.kind == "rows":
             _stage(groups, group, users, live, accepts)
 

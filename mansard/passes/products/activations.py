@@ -1,36 +1,35 @@
 """What quantised weights are multiplied with: as it is, rounded to bf16, or to 8-bit integers by groups.
 
-To integers, in groups of 32 (x is (M, K))::
-
-    %a: 8x4xf32 = generic (d0:8, d1:4 | d2:32) max {abs(f32(%x[d0, 32*d1 + d2]))}
-    %s: 8x4xf32 = generic (d0:8, d1:4) {%a[d0, d1] * (1/127)}
-    %q: 8x4x32xi8 = generic (d0:8, d1:4, d2:32)
-                      {i8(round(f32(%x[d0, 32*d1 + d2]) * select(%a[d0, d1] > 0, 127 / %a[d0, d1], 0)))}
+Integers have the form of `mansard.ir.rounded_rows`, over the groups of the weights.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from mansard import dims
 from mansard.dims import DimLike
 from mansard.dtypes import DType
+from mansard.ir import rounded_rows
 from mansard.ir.graph import fresh_name
 from mansard.ir.ops import Generic, Op, Reshape
-from mansard.ir.scalar import Apply, Arg, Cast, Const, Scalar
+from mansard.ir.scalar import Apply, Arg, Cast, Scalar
 from mansard.ir.types import IndexMap, Linear, TensorType, Value
 
 F32, BF16, I8 = DType.F32, DType.BF16, DType.I8
-LARGEST = 127
 LARGEST_GROUP = 1 << 16
 """Sums of so many products of two bytes fit 32 bits."""
+FEW_ROWS = 4
+"""GPUs multiply the bytes of so many rows at most; more are faster as floats, on matrix units."""
 Operands = tuple[tuple[Value, IndexMap, int], ...]
 
 
 class Activations:
     """Makes the first factor of products; a value with several readers is rounded once."""
 
-    def __init__(self, taken: set[str], rounding: str | None) -> None:
-        self.taken, self.rounding = taken, rounding
+    def __init__(self, taken: set[str], rounding: str | None, most_rows: int | None = None) -> None:
+        """``most_rows``: values with more rows stay as they are; None: all are rounded."""
+        self.taken, self.rounding, self.most_rows = taken, rounding, most_rows
         self.done: dict[tuple[Value, str, int], tuple[Value, ...]] = {}
         self.ops: list[Op] = []
 
@@ -46,14 +45,18 @@ class Activations:
         last = index_map.results[-1].single == rank
         if last and x.type.shape[-1] != depth:
             (x,) = self._once(x, "padded", depth, lambda: self._padded(x, depth))
-        if self.rounding == "int8" and last and group <= LARGEST_GROUP:
+        if self.rounding == "int8" and last and group <= LARGEST_GROUP and self._few(x):
             codes, scales = self._once(x, "int8", group, lambda: self._bytes(x, depth, group))
             factor = Apply("mul", (Cast(Arg(0, I8), F32), Arg(1, F32)), F32)
             return self.ops, ((codes, index_map, 1), (scales, index_map, group)), factor
-        if self.rounding is not None and x.type.dtype is F32:
+        if self.rounding is not None and x.type.dtype is F32 and self._few(x):
             (x,) = self._once(x, "bf16", 0, lambda: self._brains(x))
         read: Scalar = Arg(0, x.type.dtype)
         return self.ops, ((x, index_map, 1),), read if x.type.dtype is F32 else Cast(read, F32)
+
+    def _few(self, x: Value) -> bool:
+        """Whether x has so few rows that it is rounded."""
+        return self.most_rows is None or dims.bounds(dims.product(x.type.shape[:-1]))[1] <= self.most_rows
 
     def _once(
         self, x: Value, kind: str, size: int, make: Callable[[], tuple[Value, ...]]
@@ -92,13 +95,9 @@ class Activations:
         own = IndexMap.identity(rank)
         number: Scalar = Arg(0, x.type.dtype)
         number = number if x.type.dtype is F32 else Cast(number, F32)
-        largest = self._add(f"{x.name}.max", extents, [read], Apply("abs", (number,), F32), "max")
-        scale = Apply("mul", (Arg(0, F32), Const(1 / LARGEST, F32)), F32)
-        scales = self._add(f"{x.name}.scales", few, [(largest, own)], scale)
-        some = Apply("gt", (Arg(1, F32), Const(0.0, F32)), DType.BOOL)
-        inverse = Apply("div", (Const(float(LARGEST), F32), Arg(1, F32)), F32)
-        inverse = Apply("select", (some, inverse, Const(0.0, F32)), F32)
-        code = Cast(Apply("round", (Apply("mul", (number, inverse), F32),), F32), I8)
+        largest = self._add(f"{x.name}.max", extents, [read], rounded_rows.magnitude(number), "max")
+        scales = self._add(f"{x.name}.scales", few, [(largest, own)], rounded_rows.scale(Arg(0, F32)))
+        code = rounded_rows.code(number, Arg(1, F32))
         codes = self._add(f"{x.name}.codes", extents, [read, (largest, own)], code)
         flat = Value(fresh_name(self.taken, f"{x.name}.codes"), TensorType(x.type.shape, I8))
         self.ops.append(Reshape((codes,), (flat,)))

@@ -150,6 +150,11 @@ class Frame:
         last = self.ev.dim(dims.add(extent, -1))
         return [self.minimum(p, last) for p in points]
 
+    def last_place(self, extent: DimLike, count: int) -> KValue:
+        """Where the last ``count`` of some elements begin; 0 where there may be none, and not before them."""
+        last = self.ev.dim(dims.add(extent, -count))
+        return last if dims.bounds(extent)[0] >= count else self.b.binary("max", last, self.b.idx(0))
+
     def decode(self, flat: KValue, extents: Sequence[DimLike]) -> list[KValue]:
         """Coordinates of a flat position, outer first."""
         out: list[KValue] = []
@@ -157,10 +162,22 @@ class Frame:
             if i == len(extents) - 1:
                 out.append(flat)
                 break
-            size = self.ev.dim(extent)
-            out.append(self.b.binary("rem", flat, size))
-            flat = self.b.binary("div", flat, size)
+            place, flat = self._split(flat, extent)
+            out.append(place)
         return list(reversed(out))
+
+    def _split(self, flat: KValue, extent: DimLike) -> tuple[KValue, KValue]:
+        """The remainder and the quotient of a position. Drivers of GPUs cannot know that it is not negative,
+        and would correct shifts for it."""
+        b = self.b
+        if self.target.is_gpu and isinstance(extent, int) and extent & (extent - 1) == 0 and extent > 0:
+            if extent == 1:
+                return b.idx(0), flat
+            return b.binary("and", flat, b.idx(extent - 1)), b.binary(
+                "shr", flat, b.idx(extent.bit_length() - 1)
+            )
+        size = self.ev.dim(extent)
+        return b.binary("rem", flat, size), b.binary("div", flat, size)
 
     def bind_flat(self, groups: Sequence[Sequence[int]], flat: KValue) -> None:
         """Bind loop groups to the coordinates of a flat position."""

@@ -367,7 +367,7 @@ class MatrixStager:
             depth, inside = b.add(start, within), None
             if not exact:
                 inside = b.compare("lt", depth, ev.dim(self.total_depth))
-                depth = frame.minimum(depth, ev.dim(dims.add(self.total_depth, -vectors_of_depth)))
+                depth = frame.minimum(depth, frame.last_place(self.total_depth, vectors_of_depth))
             with ev.scope():
                 self._bind(side, depth)
                 if lanes > 1:

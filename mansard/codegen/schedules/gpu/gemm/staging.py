@@ -138,7 +138,7 @@ class Stager:
         frame, b, inside = self.frame, self.frame.b, None
         if not exact:
             inside = b.compare("lt", depth, frame.ev.dim(self.total_depth))
-            depth = frame.minimum(depth, frame.ev.dim(dims.add(self.total_depth, -count)))
+            depth = frame.minimum(depth, frame.last_place(self.total_depth, count))
         return frame.decode(depth, [frame.nest.total(group) for group in self.factor.depth]), inside
 
     def store(self, values: Sequence[KValue], memory: SharedMemory, origin: KValue) -> None:

@@ -6,6 +6,7 @@ outputs of their own, a few at a time of all products, without a pause in their 
 
     fetch the first weights of my first outputs    they arrive during the norm
     x = norm(hidden)                               all invocations, into workgroup memory
+    codes, scales = bytes of x                     where products take them (`rounded`)
     for block of my outputs:
         for piece of the sums:
             fetch the weights of the next piece
@@ -27,13 +28,16 @@ from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.loop_nest import Nest
 from mansard.codegen.schedules.common import reduce
 from mansard.codegen.schedules.common.base import Frame, Scheduled, estimate, power_of_two_below
+from mansard.codegen.schedules.common.dequantised import dequantised_product
 from mansard.codegen.schedules.common.guarded_sums import guarded_sum
 from mansard.codegen.schedules.gpu.gemv.form import Form, analyse_root, chunk_of, rows_of
 from mansard.codegen.schedules.gpu.gemv.grouped import Chunk, GroupedSums, add_chunks
-from mansard.codegen.schedules.gpu.gemv.parts import Parts
+from mansard.codegen.schedules.gpu.gemv.parts import Parts, Rounding
+from mansard.codegen.schedules.gpu.gemv.rounded import RoundedRows, takes, workgroup_bytes
 from mansard.codegen.schedules.gpu.gemv.sums import LANES, SUBGROUP_TYPES, GemvTile, ReducedMajor
 from mansard.codegen.schedules.gpu.reduction.rows import Rows
 from mansard.dtypes import DType
+from mansard.ir.types import Value
 
 WIDTH = 256
 """Invocations of a workgroup."""
@@ -99,14 +103,16 @@ def applies(parts: Parts, target: KernelTarget) -> bool:
     chunks = {chunk_of(nest, form) for form in forms}
     if len(chunks) > 1 or min(chunks) % LANES or rows_of(nest, forms[0]) > MAX_ROWS:
         return False
-    return parts.rows is None or _fits(parts, forms, target)
+    return _fits(parts, forms, target)
 
 
 def read_again(parts: Parts, target: KernelTarget) -> int:
     """Bytes that workgroups read to compute rows that a dispatch could have stored for all of them."""
-    if parts.rows is None:
+    rounding = parts.rounding.nest if parts.rounding is not None else None
+    nests = [nest for nest in (parts.rows, rounding) if nest is not None]
+    reads = {read.value for nest in nests for root in nest.roots for read in nest.reads(root)} - {parts.value}
+    if not reads:
         return 0
-    reads = {read.value for root in parts.rows.roots for read in parts.rows.reads(root)}
     forms = _forms(parts.products)
     assert forms is not None
     blocks = _outputs(parts.products, forms[0]) // max(
@@ -154,17 +160,43 @@ def _forms(nest: Nest) -> list[Form] | None:
 
 
 def _fits(parts: Parts, forms: Sequence[Form], target: KernelTarget) -> bool:
-    """Whether products read the rows as vectors along their sums, from what fits workgroup memory."""
-    nest, value, rows = parts.products, parts.value, parts.rows
-    assert value is not None and rows is not None
-    size = value.type.elements
-    count = rows.total(range(rows.domain))
-    if not isinstance(size, int) or size % LANES or not isinstance(count, int) or count > MAX_ROWS:
+    """Whether the rows, as they are and rounded, fit workgroup memory, and products read them as they lie
+    there."""
+    size = 0
+    if parts.value is not None:
+        assert parts.rows is not None
+        elements, count = parts.value.type.elements, parts.rows.total(range(parts.rows.domain))
+        if not isinstance(elements, int) or elements % LANES:
+            return False
+        if not isinstance(count, int) or count > MAX_ROWS:
+            return False
+        if register_dtype(parts.value.type.dtype) is not DType.F32:
+            return False
+        if parts.rounding is None and not _reads_vectors(parts, forms, parts.value):
+            return False
+        size += 4 * elements
+    if parts.rounding is not None:
+        codes = workgroup_bytes(parts.rounding)
+        if codes is None or not _reads_codes(parts, forms, parts.rounding, target):
+            return False
+        size += codes
+    return size <= min(MAX_BYTES, target.shared_memory_bytes // 2)
+
+
+def _reads_codes(parts: Parts, forms: Sequence[Form], rounding: Rounding, target: KernelTarget) -> bool:
+    """Whether each product is one of the rows' codes with small integers."""
+    nest = parts.products
+    if "integer_dot_product" not in target.features:
         return False
-    if size * 4 > min(MAX_BYTES, target.shared_memory_bytes // 2):
+    stored = [root for root in nest.roots if not root.reduces]
+    if any(r.value in (rounding.codes, rounding.scales) for root in stored for r in nest.reads(root)):
         return False
-    if register_dtype(value.type.dtype) is not DType.F32:
-        return False
+    return all(takes(dequantised_product(nest, form.root), rounding, chunk_of(nest, form)) for form in forms)
+
+
+def _reads_vectors(parts: Parts, forms: Sequence[Form], value: Value) -> bool:
+    """Whether products read the rows as vectors along their sums."""
+    nest = parts.products
     for form in forms:
         reads = [r for r in nest.reads(form.root) if r.value is value]
         if not reads or any(r.address is None or r.guards for r in reads):
@@ -195,6 +227,12 @@ class _Kernel:
             self.ev.held[parts.value] = self.b.shared(DType.F32, held_vectors(elements // LANES), LANES)
         forms = _forms(self.nest)
         assert forms is not None, "the schedule does not apply"
+        self.rounded: RoundedRows | None = None
+        if parts.rounding is not None:
+            weights = forms[0].large.value.type.dtype
+            self.rounded = RoundedRows(self.frame, target, parts.rounding, width, weights)
+        self.lanes = LANES if self.rounded is None else 1
+        """Lanes of an invocation's sums."""
         tile = GemvTile(width, self.size, fused.columns, 1, 1)
         self.products = [ReducedMajor(self.frame, form, tile) for form in forms]
         first = self.products[0]
@@ -232,7 +270,7 @@ class _Kernel:
         with ev.scope():
             words = self._fetch(block(b.idx(0)), b.idx(0))
         self._compute_rows()
-        zeros = [reduce.start(b, p.root, LANES) for p in self.products for _ in p.cells]
+        zeros = [reduce.start(b, p.root, self.lanes) for p in self.products for _ in p.cells]
         with b.for_(b.idx(0), count, inits=[*words, *zeros]) as loop, ev.scope():
             # After the last step, what that had is fetched again, which is near.
             following = self.frame.minimum(b.add(loop.index, b.idx(1)), b.sub(count, b.idx(1)))
@@ -244,7 +282,7 @@ class _Kernel:
             done = b.compare("eq", within, b.idx(self.steps - 1))
             with b.if_(done), ev.scope():
                 self._store(here, sums)
-            kept = [b.select(b.splat(done, LANES), zero, v) for zero, v in zip(zeros, sums, strict=True)]
+            kept = [b.select(b.splat(done, self.lanes), zero, v) for zero, v in zip(zeros, sums, strict=True)]
             loop.yield_(*after, *kept)
         return self.frame.finish((workgroups, 1, 1))
 
@@ -260,13 +298,14 @@ class _Kernel:
 
     def _compute_rows(self) -> None:
         """Every workgroup computes the rows that the products read."""
-        nest, value = self.parts.rows, self.parts.value
-        if nest is None or value is None:
-            return
-        rows = Rows(nest, self.target, "", self.frame, self.width)
-        rows.ev.held = self.ev.held
-        rows.compute()
-        self.b.barrier()
+        if self.parts.rows is not None:
+            rows = Rows(self.parts.rows, self.target, "", self.frame, self.width)
+            rows.ev.held = self.ev.held
+            rows.compute()
+            self.b.barrier()
+        if self.rounded is not None:
+            self.rounded.compute()
+            self.b.barrier()
 
     # Sums -------------------------------------------------------------------------------------
     def _places(self, step: KValue) -> list[Place]:
@@ -329,7 +368,7 @@ class _Kernel:
             scales = [of_product[number * self.tile.columns :] for of_product in factors]
             after = self._add(chunk, first, scales, totals)
             if inside is not None:
-                chosen = self.b.splat(inside, LANES)
+                chosen = self.b.splat(inside, self.lanes)
                 after = [self.b.select(chosen, v, old) for v, old in zip(after, totals, strict=True)]
             totals = after
         return totals
@@ -350,6 +389,8 @@ class _Kernel:
                 assert grouped is not None
                 bind = functools.partial(self._bind, product, chunk, row, column, first)
                 parts.append(Chunk(grouped, product.vector_loads, bind, factors[number][column], total))
+            if self.rounded is not None:
+                return [self.rounded.add(part) for part in parts]
             return add_chunks(parts, LANES)
         after = list(totals)
         for element in range(0, self.chunk, LANES):

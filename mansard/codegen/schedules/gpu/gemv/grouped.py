@@ -28,13 +28,15 @@ class GroupedSums:
 
     def __init__(self, ev: Evaluator, root: Root, product: DequantisedProduct, codes: Scalar) -> None:
         self.ev, self.root, self.product, self.codes = ev, root, product, codes
+        self.held = [node for node in product.outer if self._is_held(node)]
+        """Factors in workgroup memory, which cannot be fetched before that is written."""
         self.nodes = [
             *((product.zero,) if product.zero is not None else ()),
             *product.inner,
             *((product.offset,) if product.offset is not None else ()),
-            *product.outer,
+            *(node for node in product.outer if node not in self.held),
         ]
-        """What the sum of a chunk is combined with."""
+        """What else the sum of a chunk is combined with."""
 
     @classmethod
     def of(cls, ev: Evaluator, nest: Nest, root: Root, chunk: int) -> GroupedSums | None:
@@ -53,15 +55,24 @@ class GroupedSums:
                     return cls(ev, root, product, node)
         return None
 
+    def _is_held(self, node: Scalar) -> bool:
+        reads, _ = self.ev.nest.part_reads(self.root, node)
+        return any(read.value in self.ev.held for read in reads)
+
     def factors(self) -> list[KValue]:
         """The `nodes` at the bound loops."""
         self.ev.vector = None
         return [self.ev.part(self.root, node) for node in self.nodes]
 
+    def held_factors(self) -> list[KValue]:
+        """Those that are `held`, at the bound loops."""
+        self.ev.vector = None
+        return [self.ev.part(self.root, node) for node in self.held]
+
     def scaled(self, weighted: KValue, plain: KValue, chunk: Chunk) -> KValue:
         """The total of a chunk whose sums of x with and without codes these are."""
         b, product = self.ev.b, self.product
-        factors = [b.splat(factor, weighted.type.lanes) for factor in chunk.factors]
+        factors = [b.splat(f, weighted.type.lanes) for f in (*chunk.factors, *self.held_factors())]
         if product.zero is not None:
             weighted = b.sub(weighted, b.mul(factors.pop(0), plain))
         if product.offset is not None:

@@ -1,7 +1,8 @@
 """The parts of a dispatch with products and the rows that they read, such as a norm before a gated layer.
 
 Before, as ops: ``[reduce_add map contraction contraction map]``. The parts are ``[reduce_add map]``, whose
-result no buffer holds, and ``[contraction contraction map]``, which reads it.
+result no buffer holds, and ``[contraction contraction map]``, which reads it. Between them may stand the
+rounding of the rows to bytes (`mansard.passes.products.activations`): ``[reduce_max map map]``.
 """
 
 from __future__ import annotations
@@ -11,20 +12,37 @@ from dataclasses import dataclass, replace
 
 from mansard.codegen.loop_nest import Nest
 from mansard.dims import is_one
+from mansard.dtypes import DType
 from mansard.errors import CodegenError
 from mansard.ir.dispatch import Dispatch, is_contraction
 from mansard.ir.ops import Generic, Op, Reshape
+from mansard.ir.rounded_rows import Rounded, matched
+from mansard.ir.scalar import Arg
 from mansard.ir.types import Value
 
 
 @dataclass(frozen=True)
+class Rounding:
+    """The loop nest that rounds rows to bytes (`mansard.ir.rounded_rows`): over groups of elements, with a
+    scale for each."""
+
+    nest: Nest
+    codes: Value
+    scales: Value
+    body: Rounded
+    """The parts of a code's body."""
+
+
+@dataclass(frozen=True)
 class Parts:
-    """The loop nests of a kernel; both have its buffers."""
+    """The loop nests of a kernel; all have its buffers."""
 
     products: Nest
     rows: Nest | None
-    """What computes `value`; None where all that products read is in buffers."""
+    """What computes `value`; None where all that is read of rows is in buffers."""
     value: Value | None
+    rounding: Rounding | None = None
+    """How the rows are rounded before the products read them."""
 
 
 def parts_of(dispatch: Dispatch) -> Parts | None:
@@ -34,61 +52,113 @@ def parts_of(dispatch: Dispatch) -> Parts | None:
     reductions = [op for op in dispatch.ops if isinstance(op, Generic) and op.combiner]
     if not products or len(reductions) == 1 or not dispatch.is_nest:
         return None
-    buffers = (*dispatch.inputs, *dispatch.outputs)
     try:
         if len(reductions) == len(products):
             return Parts(Nest(dispatch), None, None)
-        value, ops = _computed_rows(dispatch, products)
-        if value is None:
-            return None
-        others = tuple(op for op in dispatch.ops if op not in ops or _of_a_buffer(op, dispatch))
-        main = replace(dispatch, ops=others, inputs=(*dispatch.inputs, value))
-        first = next(op for op in ops if isinstance(op, Generic) and op.combiner)
-        domain = tuple(d for d in first.extents[: first.rank] if not is_one(d))
-        rows = Dispatch(dispatch.name, ops, dispatch.inputs, (value,), domain)
-        return Parts(Nest(main, buffers), Nest(rows, buffers), value)
+        return _Split(dispatch, products).parts()
     except CodegenError:
         return None
 
 
-def _computed_rows(dispatch: Dispatch, products: Sequence[Op]) -> tuple[Value | None, tuple[Op, ...]]:
-    """The one result of a reduction that the products read, and the ops behind it, read by nothing else."""
-    producers = {v: op for op in dispatch.ops for v in op.outputs}
+class _Split:
+    def __init__(self, dispatch: Dispatch, products: Sequence[Op]) -> None:
+        self.dispatch, self.products = dispatch, products
+        self.producers = {v: op for op in dispatch.ops for v in op.outputs}
+        self.buffers = (*dispatch.inputs, *dispatch.outputs)
 
-    def base(value: Value) -> Value:
-        while isinstance(op := producers.get(value), Reshape):
+    def parts(self) -> Parts | None:
+        read = {self._base(v) for op in self.products for v in op.inputs}
+        computed = [v for v in read if _reduces(self._behind(v))]
+        rounding, rows, value = None, None, None
+        ops: set[Op] = set()
+        values: tuple[Value, ...]
+        if len(computed) == 2:
+            found = self._rounding(computed)
+            if found is None:
+                return None
+            codes, scales, body, value = found
+            values = (codes, scales)
+            ops = self._behind(codes) | self._behind(scales)
+            ops -= self._behind(value) if value is not None else set()
+            nest = self._nest(ops, values, () if value is None else (value,))
+            rounding = Rounding(nest, codes, scales, body)
+        elif len(computed) == 1:
+            (value,) = computed
+            values = (value,)
+        else:
+            return None
+        if value is not None:
+            behind = self._behind(value)
+            if self.producers[value] not in behind:
+                return None
+            rows = self._nest(behind, (value,))
+            ops |= behind
+        if any(is_contraction(op) for op in ops) or not self._apart(ops, values):
+            return None
+        others = tuple(op for op in self.dispatch.ops if op not in ops or _of_a_buffer(op, self.dispatch))
+        main = replace(self.dispatch, ops=others, inputs=(*self.dispatch.inputs, *values))
+        return Parts(Nest(main, self.buffers), rows, value, rounding)
+
+    def _nest(self, ops: set[Op], results: tuple[Value, ...], read: tuple[Value, ...] = ()) -> Nest:
+        """The nest of ops with one reduction or several over the same rows."""
+        ordered = tuple(op for op in self.dispatch.ops if op in ops)
+        first = next(op for op in ordered if isinstance(op, Generic) and op.combiner)
+        domain = tuple(d for d in first.extents[: first.rank] if not is_one(d))
+        inputs = (*self.dispatch.inputs, *read)
+        return Nest(Dispatch(self.dispatch.name, ordered, inputs, results, domain), self.buffers)
+
+    def _rounding(self, computed: Sequence[Value]) -> tuple[Value, Value, Rounded, Value | None] | None:
+        """Codes and scales of the same rows, the parts of a code, and the rows where they are computed."""
+        codes = next((v for v in computed if v.type.dtype is DType.I8), None)
+        scales = next((v for v in computed if v.type.dtype is DType.F32), None)
+        if codes is None or scales is None:
+            return None
+        code, scale = self.producers[codes], self.producers[scales]
+        largest = self.producers.get(scale.inputs[0])
+        if not isinstance(largest, Generic) or largest.combiner != "max" or len(largest.inputs) != 1:
+            return None
+        if not isinstance(code, Generic) or code.inputs != (largest.inputs[0], largest.output):
+            return None
+        body = matched(code.body, Arg(1, DType.F32), largest.body)
+        if body is None or scale.inputs != (largest.output,):
+            return None
+        source = self._base(largest.inputs[0])
+        return codes, scales, body, source if _reduces(self._behind(source)) else None
+
+    def _apart(self, ops: set[Op], values: Sequence[Value]) -> bool:
+        """Whether nothing but the products reads what these ops compute, and they only ``values`` of it."""
+        inner = {
+            v for op in ops if not _of_a_buffer(op, self.dispatch) for v in op.outputs if v not in values
+        }
+        for op in self.dispatch.ops:
+            if op in ops:
+                continue
+            if any(v in inner for v in op.inputs):
+                return False
+            reads = any(self._base(v) in values for v in op.inputs)
+            if reads and not isinstance(op, Reshape) and op not in self.products:
+                return False
+        return True
+
+    def _base(self, value: Value) -> Value:
+        while isinstance(op := self.producers.get(value), Reshape):
             value = op.inputs[0]
         return value
 
-    def behind(value: Value) -> set[Op]:
+    def _behind(self, value: Value) -> set[Op]:
+        """The ops that a value is computed by."""
         ops: set[Op] = set()
         stack = [value]
         while stack:
-            op = producers.get(stack.pop())
+            op = self.producers.get(stack.pop())
             if op is not None and op not in ops:
                 ops.add(op)
                 stack += op.inputs
         return ops
 
-    def reduces(ops: set[Op]) -> bool:
-        return any(isinstance(op, Generic) and op.combiner for op in ops)
 
-    read = {base(v) for op in products for v in op.inputs}
-    computed = [v for v in read if reduces(behind(v))]
-    if len(computed) != 1:
-        return None, ()
-    (value,) = computed
-    ops = behind(value)
-    if any(is_contraction(op) for op in ops) or producers[value] not in ops:
-        return None, ()
-    inner = {v for op in ops if not _of_a_buffer(op, dispatch) for v in op.outputs if v is not value}
-    for op in dispatch.ops:
-        if op not in ops and any(v in inner for v in op.inputs):
-            return None, ()
-        reads_value = any(base(v) is value for v in op.inputs)
-        if op not in ops and reads_value and not isinstance(op, Reshape) and op not in products:
-            return None, ()
-    return value, tuple(op for op in dispatch.ops if op in ops)
+def _reduces(ops: set[Op]) -> bool:
+    return any(isinstance(op, Generic) and op.combiner for op in ops)
 
 
 def _of_a_buffer(op: Op, dispatch: Dispatch) -> bool:

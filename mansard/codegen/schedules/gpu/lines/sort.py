@@ -90,6 +90,12 @@ class _Network(abc.ABC):
         """The value and the index (i64) of an element; ``load`` reads the line."""
 
     def _line(self, number: KValue) -> None:
+        """A line, if it has elements: of none there is nothing to load, not even in place of padding."""
+        some = self.b.compare("gt", self.lines.dim(self.length), self.b.idx(0))
+        with self.b.if_(some) if dims.bounds(self.length)[0] == 0 else nullcontext():
+            self._sorted(number)
+
+    def _sorted(self, number: KValue) -> None:
         b, lines, width = self.b, self.lines, self.lines.width
         lane, length = b.local_id(0), lines.dim(self.length)
         first = line_base(lines, number, self.inner, self.length)
