@@ -3,7 +3,7 @@
 import ml_dtypes
 import numpy as np
 import pytest
-from support.kernels.runner import Machine
+from support.kernels.runner import Machine, require_cpu
 
 from mansard.codegen.kernel import KernelBuilder
 from mansard.codegen.kernel.verify import verify
@@ -126,6 +126,7 @@ def test_products_of_four_bytes(gpu, left, right):
 @pytest.mark.parametrize("signed", [True, False])
 def test_nibbles_on_cpus(target, lanes, signed):
     """All pairs of 4-bit integers, as bytes and as floats."""
+    require_cpu(target)
     packed = np.arange(256, dtype=np.uint8)
     numbers = np.stack([packed & 15, packed >> 4], -1).reshape(-1).astype(np.int32)
     expected = np.where(numbers >= 8, numbers - 16, numbers) if signed else numbers

@@ -5,6 +5,7 @@ import pytest
 from support import vulkan_support
 from support.decoders.quantised_weights import Form, Weights, graph_of, inputs_of
 from support.graph_runner import check, compare, compiled, outputs
+from support.kernels.runner import require_cpu
 
 from mansard import dims
 from mansard.codegen.loop_nest import Nest
@@ -79,6 +80,7 @@ def test_other_cpus(target, form):
     from mansard.artifact.resources import MemoryResources
     from mansard.compiler import CompileOptions, compile_graph
 
+    require_cpu(target)
     graph, inputs = graph_of(form, 5), inputs_of(form, 5)
     result = compile_graph(graph, CompileOptions(targets=(target,)))
     with Model(result.plan, MemoryResources(result.executables, result.weights)) as model:

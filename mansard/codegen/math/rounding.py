@@ -53,6 +53,23 @@ def trunc(b: KernelBuilder, a: KValue) -> KValue:
     return copysign(b, floor(b, b.unary("abs", a)), a)
 
 
+def round_even_by_floor(b: KernelBuilder, a: KValue) -> KValue:
+    """Half to even, from the instruction for ``floor`` and exact differences of the magnitude."""
+    dtype = a.type.dtype
+    magnitude = b.unary("abs", a)
+    below = b.unary("floor", magnitude)
+    rest, half = b.sub(magnitude, below), b.const(0.5, dtype)
+    halved = b.mul(below, half)
+    odd = b.compare("ne", b.unary("floor", halved), halved)
+    up = b.binary("or", b.compare("gt", rest, half), b.binary("and", b.compare("eq", rest, half), odd))
+    return copysign(b, b.select(up, b.add(below, b.const(1.0, dtype)), below), a)
+
+
+def trunc_by_floor(b: KernelBuilder, a: KValue) -> KValue:
+    """`trunc` from the instruction for ``floor``."""
+    return copysign(b, b.unary("floor", b.unary("abs", a)), a)
+
+
 def fmod(b: KernelBuilder, x: KValue, y: KValue) -> KValue:
     """Exact remainder with the sign of ``x``: shift-and-divide on integer significands.
 

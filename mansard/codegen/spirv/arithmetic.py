@@ -251,8 +251,17 @@ def emit_fma(f: KernelEmitter, inst: Inst) -> None:
     f.bind(inst.result, f.glsl("Fma", f.type(result_type(inst)), *(f.id(a) for a in inst.args)))
 
 
+_ROUNDING_F64 = {"round": rounding.round_even_by_floor, "trunc": rounding.trunc_by_floor}
+"""What llvmpipe gets wrong of f64 where the host's vectors have fewer than 512 bits: it gives 1 for 1.5
+rounded to even, and 0 for -0.5."""
+
+
 def emit_rounded(f: KernelEmitter, inst: Inst) -> None:
     """sqrt, floor, ceil, round, trunc or exp2_native."""
+    if result_type(inst).dtype is DType.F64 and inst.op in _ROUNDING_F64:
+        builder = f.expansion()
+        f.bind(inst.result, f.inline(builder, _ROUNDING_F64[inst.op](builder, inst.args[0])))
+        return
     f.bind(inst.result, f.glsl(ROUNDING[inst.op], f.type(result_type(inst)), f.id(inst.args[0])))
 
 

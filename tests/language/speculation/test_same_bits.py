@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from support.decoders.checkpoints import write_decoder
+from support.kernels.runner import require_cpu
 
 from mansard.api.compilation import model_of
 from mansard.compiler import CompileOptions, compile_methods
@@ -22,8 +23,11 @@ def checkpoint(tmp_path_factory):
     return open_checkpoint(folder)
 
 
-@pytest.mark.parametrize("dtype", [DType.F32, DType.BF16])
-def test_rows_of_a_window_are_those_of_single_steps(checkpoint, dtype):
+@pytest.mark.parametrize(
+    ("dtype", "target"), [(DType.F32, "cpu"), (DType.BF16, "cpu"), (DType.F32, "cpu:x86-64-v3")]
+)
+def test_rows_of_a_window_are_those_of_single_steps(checkpoint, dtype, target):
+    require_cpu(target)
     lengths = {"": 64, "one": 1, "window": Dim("window", 1, 8, typical=4)}
     architecture = describe(checkpoint.config)
     graphs = {
@@ -35,7 +39,7 @@ def test_rows_of_a_window_are_those_of_single_steps(checkpoint, dtype):
         for name, length in lengths.items()
     }
     ids = np.random.default_rng(0).integers(0, SHAPE["vocab_size"], (1, 280))
-    with model_of(compile_methods(graphs, CompileOptions(targets=("cpu",)))) as model:
+    with model_of(compile_methods(graphs, CompileOptions(targets=(target,)))) as model:
         for start in range(0, 256, 64):
             model(tokens=ids[:, start : start + 64], positions=np.array([start]))
         one, window = model.method("one"), model.method("window")

@@ -21,6 +21,7 @@ import pytest
 from mansard.codegen.kernel import Kernel, KernelBuilder, KValue
 from mansard.codegen.llvm import target as cpu_target
 from mansard.drivers.cpu.compiler import BACKEND as CPU
+from mansard.drivers.cpu.host import host_cpu
 from mansard.drivers.vulkan.compiler import BACKEND as VULKAN
 from mansard.dtypes import DType
 from mansard.hal import BufferRef, Device, DispatchCommand, MemoryKind, Point, Semaphore, Submission
@@ -93,6 +94,15 @@ class Machine:
                 b.store(b.bindings[len(inputs) + i], loop.index, body(b, *values))
         self.run(b.build(), [*padded, *results], [padded[0].size])
         return [r[:size] for r in results]
+
+
+def require_cpu(target: str) -> None:
+    """Skip a test that runs code for a CPU target where this CPU lacks some of its features."""
+    wanted, cpu = cpu_target.parse(target), host_cpu()
+    if wanted.arch != cpu.arch:
+        pytest.skip(f"this CPU is {cpu.arch}")
+    if missing := wanted.features - cpu.features:
+        pytest.skip(f"this CPU lacks {', '.join(sorted(missing))}")
 
 
 def machines() -> list[object]:

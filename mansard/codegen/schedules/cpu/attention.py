@@ -9,7 +9,9 @@ Two forms, by the number of query rows:
 * *row vectors* (`_RowVectors`): vectors run along query rows. Keys, values and softmax statistics are then
   single elements or whole vectors, and there are no horizontal sums. Queries are transposed into scratch once
   per task, and results are transposed back.
-* *along keys* (`mansard.codegen.schedules.cpu.attention_rows`): for one or a few rows, as in decoding.
+* *along keys* (`mansard.codegen.schedules.cpu.attention_rows`): for one or a few rows, as in decoding. As many
+  as matrix-vector products share (`gemv.MAX_ROWS`) take this form on every CPU, so that a row's result is the
+  same to the last bit whatever their number.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ from mansard.codegen.schedules.common.key_bounds import key_bounds, last_bound
 from mansard.codegen.schedules.common.online_softmax import LOWEST, divided, larger, reciprocal, store_results
 from mansard.codegen.schedules.common.staged import Staged, StagedEvaluator
 from mansard.codegen.schedules.common.transpose import transpose
+from mansard.codegen.schedules.cpu import gemv
 from mansard.codegen.schedules.cpu.attention_rows import AlongKeys
 from mansard.dims import DimLike
 from mansard.dtypes import DType
@@ -70,8 +73,8 @@ def schedule(dispatch: Dispatch, form: AttentionForm, target: KernelTarget, name
     lanes = target.lanes(DType.F32)
     lower, upper = dims.bounds(nest.total(loops.lane)) if loops.lane is not None else (1, 1)
     b = frame.b
-    tile = default_tile(nest, loops, target)
-    if loops.lane is None or upper < lanes or tile is None:
+    tile, many = default_tile(nest, loops, target), max(lanes, gemv.MAX_ROWS + 1)
+    if loops.lane is None or upper < many or tile is None:
         few = AlongKeys(frame, nest, loops, loops.rows)
         if loops.heads:
             frame.bind_flat(loops.heads, b.workgroup_id(1))
@@ -81,11 +84,11 @@ def schedule(dispatch: Dispatch, form: AttentionForm, target: KernelTarget, name
     if rest:
         frame.bind_flat(rest, b.workgroup_id(1))
     row_vectors = _RowVectors(frame, nest, ev, loops, tile)
-    if lower >= lanes:
+    if lower >= many:
         row_vectors.run(b.workgroup_id(0))
     else:
         rows = frame.ev.dim(nest.total(loops.lane))
-        enough = b.compare("ge", rows, b.idx(lanes))
+        enough = b.compare("ge", rows, b.idx(many))
         with b.if_(enough), frame.ev.scope():
             row_vectors.run(b.workgroup_id(0))
         few = AlongKeys(frame, nest, loops, [loops.lane])
