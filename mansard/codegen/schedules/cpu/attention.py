@@ -9,9 +9,9 @@ Two forms, by the number of query rows:
 * *row vectors* (`_RowVectors`): vectors run along query rows. Keys, values and softmax statistics are then
   single elements or whole vectors, and there are no horizontal sums. Queries are transposed into scratch once
   per task, and results are transposed back.
-* *along keys* (`mansard.codegen.schedules.cpu.attention_rows`): for one or a few rows, as in decoding. As many
-  as matrix-vector products share (`gemv.MAX_ROWS`) take this form on every CPU, so that a row's result is the
-  same to the last bit whatever their number.
+* *along keys* (`mansard.codegen.schedules.cpu.attention_rows`): for one or a few rows, as in decoding. As
+  many as matrix-vector products share (`gemv.MAX_ROWS`) take this form on every CPU, so that a row's result
+  is the same to the last bit whatever their number.
 """
 
 from __future__ import annotations
