@@ -20,7 +20,9 @@ from mansard.passes.pass_manager import run_passes
 from mansard.passes.pipeline import canonical_steps
 from mansard.placement import PlacementOptions
 
-I4, U4, I8, U8, BF16, F16 = DType.I4, DType.U4, DType.I8, DType.U8, DType.BF16, DType.F16
+I4, U4, I8, U8, BF16, F16, F32 = (
+    DType.I4, DType.U4, DType.I8, DType.U8, DType.BF16, DType.F16, DType.F32
+)  # fmt: skip
 FORMS = [
     Form(48, 128, 32),
     Form(37, 96, 32, I4, BF16),
@@ -85,6 +87,29 @@ def test_other_cpus(target, form):
     result = compile_graph(graph, CompileOptions(targets=(target,)))
     with Model(result.plan, MemoryResources(result.executables, result.weights)) as model:
         compare(outputs(model, inputs), interpret(graph, inputs), 2e-5, 2e-5)
+
+
+@pytest.mark.parametrize("target", ["cpu", "cpu:x86-64-v3", "cpu:x86-64-v2"])
+@pytest.mark.parametrize("rows", [1, 12])
+@pytest.mark.parametrize("codes", [I4, U4])
+@pytest.mark.parametrize("shared", [False, True])
+def test_largest_sums(target, rows, codes, shared):
+    """Products of the largest magnitudes, which no sum of 16 bits may lose: whole rows of them."""
+    from mansard.api import Model
+    from mansard.artifact.resources import MemoryResources
+    from mansard.compiler import CompileOptions, compile_graph
+
+    require_cpu(target)
+    form = Form(16, 128, 32, codes, I8, F32)
+    weights = Weights(form)
+    low, high = (-8, 7) if codes is I4 else (0, 15)
+    weights.arrays["codes"][:] = np.where(np.arange(16) % 2, low, high)[:, None]
+    weights.arrays["scales"][:] = 1
+    graph = graph_of(form, rows, shared=shared, weights=weights)
+    x = np.where(np.arange(rows) % 2, 127, -128)[:, None] * np.ones((rows, 128))
+    result = compile_graph(graph, CompileOptions(targets=(target,)))
+    with Model(result.plan, MemoryResources(result.executables, result.weights)) as model:
+        compare(outputs(model, [x.astype(np.int8)]), interpret(graph, [x.astype(np.int8)]), 0, 0)
 
 
 @pytest.mark.parametrize("rows", [1, 40])

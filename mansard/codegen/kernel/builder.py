@@ -250,7 +250,8 @@ class KernelBuilder:
         return self.inst("fma", args, args[0].type, **({"exact": True} if exact else {}))
 
     def dot(self, a: KValue, b: KValue, c: KValue) -> KValue:
-        """``c`` plus the products of a's and b's bf16 pairs or 8-bit quads, summed in each lane of c."""
+        """``c`` plus the products of a's and b's elements, summed in each lane of c: pairs of bf16 (c of f32)
+        or i16 (i32), quads of 8 bits (i32), or pairs of u8 and i8 (i16, which the sums have to fit)."""
         return self.inst("dot", (a, b, c), c.type)
 
     def dot_bytes(self, a: KValue, b: KValue, c: KValue, signed: tuple[bool, bool]) -> KValue:

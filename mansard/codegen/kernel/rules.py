@@ -140,8 +140,13 @@ def _dot(v: InstCheck, inst: Inst) -> None:
     v.require(c == v.result(inst), "the accumulator's type is not the result's")
     pairs = a.dtype is b.dtype is DType.BF16 and c.dtype is DType.F32
     bytes_ = {a.dtype, b.dtype} <= {DType.I8, DType.U8} and c.dtype is DType.I32
-    v.require(pairs or bytes_, "dot takes bf16 and f32, or 8-bit ints and i32")
-    v.require(a.lanes == b.lanes == c.lanes * 32 // a.dtype.bits, "lanes do not match")
+    short = {a.dtype, b.dtype} == {DType.I8, DType.U8} and c.dtype is DType.I16
+    halves = a.dtype is b.dtype is DType.I16 and c.dtype is DType.I32
+    v.require(
+        pairs or bytes_ or short or halves,
+        "dot takes bf16 and f32, 8-bit ints and i32, u8, i8 and i16, or i16 and i32",
+    )
+    v.require(a.lanes == b.lanes == c.lanes * c.dtype.bits // a.dtype.bits, "lanes do not match")
     v.require(c.lanes > 1, "dot of a single lane")
 
 

@@ -6,6 +6,8 @@ u8 x i8 quads            vpdpbusd (AVX512-VNNI, AVX-VNNI), usdot (AArch64 i8mm)
 i8 x i8 quads            vpdpbssd (AVX-VNNI-INT8), sdot (AArch64 dotprod); on other x86 vpdpbusd of the
                          operand moved up by 128, less 128 times the sum of the other
 u8 x u8 quads            udot (AArch64 dotprod)
+u8 x i8 pairs, to i16    pmaddubsw (SSSE3)
+i16 pairs                pmaddwd (x86)
 other                    shifts and ordinary arithmetic (x86: pmaddwd for quads)
 =======================  =====================================================================
 
@@ -36,10 +38,16 @@ class _Dot:
     a: DType
     b: DType
     lanes: int
+    c: DType
+
+    @property
+    def group(self) -> int:
+        """Elements of a lane."""
+        return self.c.bits // self.a.bits
 
     @property
     def result(self) -> str:
-        return f"<{self.lanes} x {'float' if self.a.is_float else 'i32'}>"
+        return f"<{self.lanes} x {text.scalar_type(self.c)}>"
 
     @property
     def element(self) -> str:
@@ -47,7 +55,7 @@ class _Dot:
 
     @property
     def operand(self) -> str:
-        return f"<{self.lanes * 32 // self.a.bits} x {self.element}>"
+        return f"<{self.lanes * self.group} x {self.element}>"
 
 
 def emit_dot(f: FunctionEmitter, inst: Inst) -> None:
@@ -58,7 +66,7 @@ def emit_dot(f: FunctionEmitter, inst: Inst) -> None:
     x, y = a, b
     if (x.type.dtype, y.type.dtype) == (DType.I8, DType.U8):
         x, y = y, x
-    whole = _Dot(f, x.type.dtype, y.type.dtype, c.type.lanes)
+    whole = _Dot(f, x.type.dtype, y.type.dtype, c.type.lanes, c.type.dtype)
     emit, widths = _instruction(f, whole)
     pieces_of = {whole.lanes // w: w for w in widths if whole.lanes % w == 0}
     width = next((w for count, w in pieces_of.items() if count & (count - 1) == 0), None)
@@ -70,9 +78,9 @@ def emit_dot(f: FunctionEmitter, inst: Inst) -> None:
     if width == whole.lanes:
         f.bind(inst.result, emit(whole, *names))
         return
-    part = _Dot(f, whole.a, whole.b, width)
-    operand = KType(whole.a, whole.lanes * 32 // whole.a.bits)
-    group = operand.lanes // whole.lanes
+    part = _Dot(f, whole.a, whole.b, width, whole.c)
+    group = whole.group
+    operand = KType(whole.a, whole.lanes * group)
     pieces = []
     for start in range(0, whole.lanes, width):
         left, right = (_piece(f, text.type_name(operand), n, start * group, width * group) for n in names[:2])
@@ -85,6 +93,13 @@ def _instruction(f: FunctionEmitter, dot: _Dot) -> tuple[_Emit, tuple[int, ...]]
     features, arm = f.target.features, f.target.arch == "aarch64"
     zmm, ymm, quad = (16, 8, 4), (8, 4), (4,)
     kinds = (dot.a, dot.b)
+    if dot.c is DType.I16 or dot.a is DType.I16:
+        if f.target.arch != "x86_64" or (dot.c is DType.I16 and "ssse3" not in features):
+            return _generic, ()
+        wide = zmm if "avx512bw" in features else ymm if "avx2" in features else quad
+        if dot.a is DType.I16:
+            return _pmaddwd_pairs, wide
+        return _pmaddubsw, tuple(2 * lanes for lanes in wide)
     if dot.a is DType.BF16:
         if "avx512bf16" in features:
             return _dpbf16ps, zmm
@@ -203,14 +218,25 @@ def _pmaddwd(dot: _Dot, a: str, b: str, c: str) -> str:
     return total
 
 
+def _pmaddwd_pairs(dot: _Dot, a: str, b: str, c: str) -> str:
+    name = {4: "sse2.pmadd.wd", 8: "avx2.pmadd.wd", 16: "avx512.pmaddw.d.512"}[dot.lanes]
+    sums = dot.f.call(dot.result, f"llvm.x86.{name}", [f"{dot.operand} {n}" for n in (a, b)])
+    return dot.f.temp(f"add {dot.result} {c}, {sums}")
+
+
+def _pmaddubsw(dot: _Dot, a: str, b: str, c: str) -> str:
+    name = {8: "ssse3.pmadd.ub.sw.128", 16: "avx2.pmadd.ub.sw", 32: "avx512.pmaddubs.w.512"}[dot.lanes]
+    sums = dot.f.call(dot.result, f"llvm.x86.{name}", [f"{dot.operand} {n}" for n in (a, b)])
+    return dot.f.temp(f"add {dot.result} {c}, {sums}")
+
+
 def _generic(dot: _Dot, a: str, b: str, c: str) -> str:
-    """The elements of each 32-bit lane one by one, moved to its top and from there to its bottom."""
-    f, words = dot.f, f"<{dot.lanes} x i32>" if dot.lanes > 1 else "i32"
-    bits = dot.a.bits
+    """The elements of each lane one by one, moved to its top and from there to its bottom."""
+    f, words = dot.f, f"<{dot.lanes} x i{dot.c.bits}>" if dot.lanes > 1 else f"i{dot.c.bits}"
     sides = [(f.temp(f"bitcast {dot.operand} {n} to {words}"), d) for n, d in ((a, dot.a), (b, dot.b))]
     total = c
-    for place in range(32 // bits):
-        parts = [_element(f, words, name, dtype, place, dot.lanes) for name, dtype in sides]
+    for place in range(dot.group):
+        parts = [_element(dot, words, name, dtype, place) for name, dtype in sides]
         if dot.a.is_float:
             suffix = "f32" if dot.lanes == 1 else f"v{dot.lanes}f32"
             name = "fma" if f.target.has_fma else "fmuladd"
@@ -222,15 +248,16 @@ def _generic(dot: _Dot, a: str, b: str, c: str) -> str:
     return total
 
 
-def _element(f: FunctionEmitter, words: str, name: str, dtype: DType, place: int, lanes: int) -> str:
-    """Element ``place`` of every 32-bit lane: an f32 for bf16, an i32 for bytes."""
-    bits = dtype.bits
-    up = 32 - bits * (place + 1)
+def _element(dot: _Dot, words: str, name: str, dtype: DType, place: int) -> str:
+    """Element ``place`` of every lane: an f32 for bf16, otherwise an integer as wide as the lane."""
+    f, lanes, wide, bits = dot.f, dot.lanes, dot.c.bits, dtype.bits
+    integer = f"i{wide}"
+    up = wide - bits * (place + 1)
     if up:
-        name = f.temp(f"shl {words} {name}, {text.splat_literal(str(up), 'i32', lanes)}")
+        name = f.temp(f"shl {words} {name}, {text.splat_literal(str(up), integer, lanes)}")
     if dtype is DType.BF16:
         if not up:  # the low half belongs to the other element
-            name = f.temp(f"and {words} {name}, {text.splat_literal('-65536', 'i32', lanes)}")
+            name = f.temp(f"and {words} {name}, {text.splat_literal('-65536', integer, lanes)}")
         return f.temp(f"bitcast {words} {name} to <{lanes} x float>")
     code = "ashr" if dtype.is_signed else "lshr"
-    return f.temp(f"{code} {words} {name}, {text.splat_literal(str(32 - bits), 'i32', lanes)}")
+    return f.temp(f"{code} {words} {name}, {text.splat_literal(str(wide - bits), integer, lanes)}")

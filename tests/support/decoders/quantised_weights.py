@@ -89,7 +89,9 @@ class Weights:
         return QuantisedWeight(constant("codes"), tuple(scales), groups.get("zeros"), offsets)
 
 
-def graph_of(form: Form, rows: DimLike, seed: int = 0, *, shared: bool = False) -> Graph:
+def graph_of(
+    form: Form, rows: DimLike, seed: int = 0, *, shared: bool = False, weights: Weights | None = None
+) -> Graph:
     """x (rows, k) times the weight, in f32; scales of x are a second input. With ``shared`` something
     else reads the codes, too."""
     b = GraphBuilder()
@@ -100,7 +102,7 @@ def graph_of(form: Form, rows: DimLike, seed: int = 0, *, shared: bool = False) 
     if form.scaled_x:
         operands.append((b.input("s", (rows, form.k // form.group), F32), read, form.group))
         factor = Apply("mul", (factor, Arg(1, F32)), F32)
-    weight = Weights(form, seed).add_to(b)
+    weight = (weights or Weights(form, seed)).add_to(b)
     out = b.value("y", (rows, form.n), F32)
     results = [b.append(product(weight, operands, factor, (rows, form.n), Linear.dim(1), out))]
     if shared:

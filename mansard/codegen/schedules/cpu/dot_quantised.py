@@ -89,7 +89,8 @@ class _Rows:
         self.b, self.ev, self.nest = frame.b, frame.ev, frame.nest
         step = step_of(product, frame.target)
         self.lanes = tile.codes // step
-        self.multiply = Multiplication(frame, root, product, step, self.lanes)
+        size = tile.rows, tile.columns
+        self.multiply = Multiplication(frame, root, product, step, self.lanes, size)
 
     def run(self) -> Scheduled:
         """A workgroup computes one tile of rows by a block of columns."""
@@ -180,52 +181,62 @@ class _Rows:
         # Behind the sums of the cells: what columns have too much, then the sums of rows.
         sums = list(carried) if direct else [multiply.zero() for _ in carried]
         sums += [multiply.zero() for _ in columns if multiply.moved]
-        sums += [multiply.row_start(size // self.lanes) for _ in rows if product.sums]
+        sums += [multiply.row_start(size // self.lanes) for _ in rows if multiply.sums]
         line = LINE * 8 // product.codes.value.type.dtype.bits
         sums = self._vectors(rows, columns, sums, size, ahead=number * size % line == 0)
         if direct:
             return sums
         cells = len(rows) * len(columns)
-        excess, totals = sums[cells : cells + len(columns)], sums[-len(rows) :] if product.sums else None
+        excess, totals = sums[cells : cells + len(columns)], sums[-len(rows) :]
         out = []
         for i, accumulator in enumerate(carried):
             r, c = divmod(i, len(columns))
-            dot = b.sub(sums[i], excess[c]) if multiply.moved else sums[i]
+            dot = multiply.corrected(sums[i], excess[c] if multiply.moved else None, totals[r])
 
             def value(node: Scalar, cell: int = i) -> KValue:
                 held = factors[cell][node]
                 return b.shuffle(held, held, (number,) * self.lanes) if held.type.lanes > 1 else held
 
-            out.append(multiply.scaled(value, accumulator, dot, totals[r] if totals else None))
+            out.append(multiply.scaled(value, accumulator, dot, totals[r] if product.sums else None))
         return out
 
     def _vectors(
         self, rows: Sequence[KValue], columns: Sequence[KValue], sums: list[KValue], size: int, *, ahead: bool
     ) -> list[KValue]:
         """The sums over one group of ``size`` elements of K; ``ahead`` prefetches a later one."""
-        b, ev, inner, step = self.b, self.ev, self.product.reduced[-1], self.tile.codes
+        b, ev, step = self.b, self.ev, self.tile.codes
         if size // step <= UNROLLED:
+            added = self.multiply.begun(sums)
             for k in range(0, size, step):
-                ev.bind(inner, b.idx(0), k)
-                sums = self._vector(rows, columns, sums, ahead=ahead and k == 0)
-            return sums
+                added = self._vector(rows, columns, added, b.idx(0), k, ahead=ahead and k == 0)
+            return self.multiply.ended(sums, added)
         with b.for_(0, size, step, sums) as loop, ev.scope():
-            ev.bind(inner, loop.index)
-            loop.yield_(*self._vector(rows, columns, list(loop.carried), ahead=True))
+            added = self._vector(rows, columns, self.multiply.begun(loop.carried), loop.index, 0, ahead=True)
+            loop.yield_(*self.multiply.ended(loop.carried, added))
         return list(loop.results)
 
     def _vector(
-        self, rows: Sequence[KValue], columns: Sequence[KValue], sums: list[KValue], *, ahead: bool
+        self,
+        rows: Sequence[KValue],
+        columns: Sequence[KValue],
+        sums: list[KValue],
+        start: KValue,
+        offset: int,
+        *,
+        ahead: bool,
     ) -> list[KValue]:
+        """The sums plus a vector of K, ``offset`` elements behind ``start``."""
         b, ev, multiply, product = self.b, self.ev, self.multiply, self.product
         memory = b.bindings[ev.binding_of[product.codes.value]]
-        codes = []
+        inner, codes = product.reduced[-1], []
+        ev.bind(inner, start)
         for column in columns:
             self._bind(rows[0], column)
             place, _ = ev.linear(product.codes.address)
             if ahead and len(rows) == 1:
                 self._prefetch(place)
-            codes.append(multiply.codes(memory, place))
+            codes.append(multiply.codes(memory, place, offset))
+        ev.bind(inner, start, offset)
         cells = len(rows) * len(columns)
         if multiply.moved:
             for c, vector in enumerate(codes):
@@ -237,7 +248,7 @@ class _Rows:
             for c, vector in enumerate(codes):
                 cell = r * len(columns) + c
                 sums[cell] = multiply.add(x, vector, sums[cell])
-            if product.sums:
+            if multiply.sums:
                 sums[cells + r] = multiply.add(x, multiply.ones(), sums[cells + r])
         return sums
 

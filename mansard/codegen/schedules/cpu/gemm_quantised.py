@@ -25,7 +25,7 @@ from mansard.codegen.schedules.common.dequantised import DequantisedProduct, deq
 from mansard.codegen.schedules.cpu.gemm import Ahead, Gemm
 from mansard.codegen.schedules.cpu.gemm_tile import WIDTH, RegisterTile
 from mansard.codegen.schedules.cpu.packed_weights import Weights, panels_of
-from mansard.codegen.schedules.cpu.small_integers import Multiplication, step_of
+from mansard.codegen.schedules.cpu.small_integers import Multiplication, dots_of_bytes, step_of
 from mansard.dtypes import DType
 from mansard.ir.scalar import Scalar
 from mansard.ir.types import Value
@@ -43,6 +43,11 @@ WORKGROUP_CYCLES = 2000
 """The minimum work of a workgroup, whose start costs some 50 cycles."""
 UNPACK_CYCLES = {(4, 8): 0.5, (4, 4): 2.0, (2, 8): 2.25, (2, 4): 1.5, (1, 8): 1.5, (1, 4): 1.75}
 """Cycles to unpack one vector of codes, by elements of K in it and bits of a code."""
+WIDENED_CYCLES = 1.5
+"""The same for a vector of bytes where the CPU multiplies pairs of 16 bits (AVX2)."""
+X_CYCLES, SEPARATE_X_CYCLES = 0.1, 0.5
+"""Cycles of an element of x for each row: as an operand from memory, and by an instruction of its own, which
+CPUs with 16 vector registers need (measured on Zen 3)."""
 _Sums = list[KValue]
 
 
@@ -119,20 +124,25 @@ def _tiles(nest: Nest, found: QuantisedWeights, target: KernelTarget) -> list[Re
     for r in range(1, min(rows, MAX_ROWS) + 1):
         for c in range(1, min(vectors, MAX_COLUMNS) + 1):
             if r * c + c + 1 <= target.vector_registers:
-                cycles = depth * _step_cycles(nest, found, r, c)
+                cycles = depth * _step_cycles(nest, found, target, r, c)
                 costs[r, c] = -(-rows // r) * -(-vectors // c) * cycles, int(WORKGROUP_CYCLES / cycles)
     ordered = sorted(costs, key=lambda size: (costs[size][0], -size[1]))
     return [RegisterTile(r, c, lanes, max(1, min(-(-rows // r), costs[r, c][1]))) for r, c in ordered]
 
 
-def _step_cycles(nest: Nest, found: QuantisedWeights, rows: int, columns: int) -> float:
+def _step_cycles(nest: Nest, found: QuantisedWeights, target: KernelTarget, rows: int, columns: int) -> float:
     """Cycles of one multiplication for every cell, as measured on Zen 5: two products a cycle, unpacking,
     then what each cell costs at the end of a group, and more where accumulators do not fit the registers."""
     bits, cells = found.weights.value.type.dtype.bits, rows * columns
     group = estimate(nest.total(found.product.reduced[-1])) / found.step
     finish = 0.0 if found.product.plain else 2.3 * cells / group
     spills = 1.1 if cells > FITTING and not found.product.plain else 1.0
-    return (cells / 2 + UNPACK_CYCLES[found.step, bits] * columns + finish + 0.1 * rows) * spills
+    few = target.vector_registers < 32
+    unpack = UNPACK_CYCLES[found.step, bits]
+    if bits == 8 and found.step == 4 and few and not dots_of_bytes(target):
+        unpack = WIDENED_CYCLES
+    x = SEPARATE_X_CYCLES if few and found.step == 1 else X_CYCLES
+    return (cells / 2 + unpack * columns + finish + x * rows) * spills
 
 
 def schedule(
@@ -152,7 +162,8 @@ class _QuantisedGemm(Gemm):
     def __init__(self, frame: Frame, root: Root, found: QuantisedWeights, tile: RegisterTile) -> None:
         super().__init__(frame, root, found.shape, found.weights, tile)
         self.found, self.product = found, found.product
-        self.multiply = Multiplication(frame, root, self.product, found.step, tile.lanes)
+        size = tile.rows, tile.columns
+        self.multiply = Multiplication(frame, root, self.product, found.step, tile.lanes, size)
 
     def run(self) -> Scheduled:
         """The finished kernel, with the panels of all its constants."""
@@ -203,15 +214,17 @@ class _QuantisedGemm(Gemm):
         inits = list(carried) if direct else [multiply.zero() for _ in range(cells)]
         # Behind the sums of the cells: what columns have too much, then the sums of rows.
         inits += [multiply.zero() for _ in tile.columns if multiply.moved]
-        inits += [multiply.row_start(size) for _ in tile.rows if product.sums]
+        inits += [multiply.row_start(size) for _ in tile.rows if multiply.sums]
         sums = self._steps(tile, places, inits, size)
         if direct:
             return sums
-        if multiply.moved:
-            columns = len(tile.columns)
-            excess, sums = sums[cells : cells + columns], sums[:cells] + sums[cells + columns :]
-            sums[:cells] = [b.sub(v, excess[i % columns]) for i, v in enumerate(sums[:cells])]
-        return self._scaled(tile, carried, sums[:cells], sums[cells:])
+        columns = len(tile.columns)
+        excess = sums[cells : cells + columns] if multiply.moved else [None] * columns
+        totals = sums[-len(tile.rows) :] if multiply.sums else [None] * len(tile.rows)
+        for i in range(cells):
+            r, c = divmod(i, columns)
+            sums[i] = multiply.corrected(sums[i], excess[c], totals[r])
+        return self._scaled(tile, carried, sums[:cells], totals if product.sums else None)
 
     def _prefetch(self, places: Sequence[KValue], size: int) -> None:
         b, bits = self.b, self.weights.value.type.dtype.bits
@@ -227,27 +240,36 @@ class _QuantisedGemm(Gemm):
         """The sums over one group of ``size`` elements of K."""
         b, ev, step = self.b, self.ev, self.found.step
         inner, width = self.product.reduced[-1], self.weights.panels.width
-        sums = list(inits)
         if size // step <= UNROLLED:
-            for k in range(0, size, step):
-                ev.bind(inner, b.idx(0), k)
-                sums = self._step(tile, [b.add(place, b.idx(k * width)) for place in places], sums)
-            return sums
+            ev.bind(inner, b.idx(0))
+            return self._unrolled(tile, places, inits, range(0, size, step), b.idx(0))
         unroll = math.gcd(size // step, 4)
-        with b.for_(0, size, step * unroll, sums) as loop, ev.scope():
-            sums = list(loop.carried)
+        with b.for_(0, size, step * unroll, inits) as loop, ev.scope():
             here = [b.add(place, b.mul(loop.index, b.idx(width))) for place in places]
-            for k in range(0, step * unroll, step):
-                ev.bind(inner, loop.index, k)
-                sums = self._step(tile, [b.add(place, b.idx(k * width)) for place in here], sums)
-            loop.yield_(*sums)
+            steps = range(0, step * unroll, step)
+            loop.yield_(*self._unrolled(tile, here, loop.carried, steps, loop.index))
         return list(loop.results)
 
-    def _step(self, tile: _Tile, places: Sequence[KValue], sums: Sequence[KValue]) -> _Sums:
-        """One multiplication for every cell, and for the sum of every row."""
+    def _unrolled(
+        self, tile: _Tile, places: Sequence[KValue], sums: Sequence[KValue], steps: range, start: KValue
+    ) -> _Sums:
+        """The sums after some steps, whose positions of K are counted from ``start`` on."""
+        inner, multiply = self.product.reduced[-1], self.multiply
+        sums = list(sums)
+        for first in range(0, len(steps), multiply.most_steps):
+            added = multiply.begun(sums)
+            for k in steps[first : first + multiply.most_steps]:
+                self.ev.bind(inner, start, k)
+                added = self._step(tile, places, k * self.weights.panels.width, added)
+            sums = multiply.ended(sums, added)
+        return sums
+
+    def _step(self, tile: _Tile, places: Sequence[KValue], offset: int, sums: Sequence[KValue]) -> _Sums:
+        """One multiplication for every cell, and for the sum of every row, with the codes ``offset``
+        elements behind ``places``."""
         multiply, out = self.multiply, list(sums)
         memory = self.b.bindings[self.ev.binding_of[self.weights.value]]
-        codes = [multiply.codes(memory, place) for place in places]
+        codes = [multiply.codes(memory, place, offset) for place in places]
         cells = len(tile.rows) * len(codes)
         if multiply.moved:
             for c, vector in enumerate(codes):
@@ -260,12 +282,16 @@ class _QuantisedGemm(Gemm):
             for c, vector in enumerate(codes):
                 cell = r * len(codes) + c
                 out[cell] = multiply.add(x, vector, out[cell])
-            if self.product.sums:
+            if multiply.sums:
                 out[cells + r] = multiply.add(x, multiply.ones(), out[cells + r])
         return out
 
     def _scaled(
-        self, tile: _Tile, carried: Sequence[KValue], sums: Sequence[KValue], totals: Sequence[KValue]
+        self,
+        tile: _Tile,
+        carried: Sequence[KValue],
+        sums: Sequence[KValue],
+        totals: Sequence[KValue | None] | None,
     ) -> _Sums:
         """The accumulators plus the groups' sums, with zeros, scales and offsets."""
         out = list(carried)

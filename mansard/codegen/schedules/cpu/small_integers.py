@@ -5,6 +5,9 @@ x          products
 =========  ===========================================================================================
 8-bit      exact sums of four products each in i32, by dot-product instructions; where these take one
            unsigned factor, x plus 128, less the sums of 128 times the codes (`Multiplication.excess`)
+8-bit,     where x86 has no such instructions, codes of 4 bits: exact sums of two products each in i16,
+no VNNI    up to eight one after another; of many rows x is moved as above, of few the codes are, by 8,
+           less 8 times the sums of x
 bf16       codes as bf16, sums of two exact products each in f32, likewise
 others     codes as f32, fused multiply-adds
 =========  ===========================================================================================
@@ -30,6 +33,10 @@ _BYTES = (DType.I8, DType.U8)
 _ONE_UNSIGNED = frozenset({"avx512vnni", "avxvnni"})
 _BOTH_SIGNED = frozenset({"avxvnniint8", "dotprod"})
 _HALF = 128
+_HALF_CODE = 8
+SHORT_STEPS = 8
+"""Sums of two products that an i16 holds: of a u8 and a 4-bit code up to 2 * 255 * 8, of an i8 and a code
+moved by 8 up to 2 * 128 * 15."""
 _BF16_FEATURES = frozenset({"avx512bf16", "bf16"})
 
 
@@ -41,19 +48,50 @@ def step_of(product: DequantisedProduct, target: KernelTarget) -> int:
     return 2 if stored is BF16 and not _BF16_FEATURES.isdisjoint(target.features) else 1
 
 
-class Multiplication:
-    """Emits the products of one kernel: vectors of ``lanes`` columns, ``step`` positions of K at a time."""
+def dots_of_bytes(target: KernelTarget) -> bool:
+    """Whether the CPU has instructions for sums of four products of bytes."""
+    return not (_ONE_UNSIGNED | _BOTH_SIGNED).isdisjoint(target.features)
 
-    def __init__(self, frame: Frame, root: Root, product: DequantisedProduct, step: int, lanes: int) -> None:
+
+class Multiplication:
+    """Emits the products of one kernel: vectors of ``lanes`` columns, ``step`` positions of K at a time, in
+    tiles of ``rows`` by ``columns`` vectors."""
+
+    def __init__(
+        self,
+        frame: Frame,
+        root: Root,
+        product: DequantisedProduct,
+        step: int,
+        lanes: int,
+        tile: tuple[int, int],
+    ) -> None:
         self.b, self.root, self.product, self.step, self.lanes = frame.b, root, product, step, lanes
         self.sum = I32 if step == 4 else F32
         """The type of the sums within a group."""
-        signed = step == 4 and product.codes.value.type.dtype.is_signed
         assert product.stored is not None or step == 1
-        both = signed and product.stored is not None and product.stored.value.type.dtype.is_signed
-        features = frame.target.features
-        self.moved = both and bool(_ONE_UNSIGNED & features) and not _BOTH_SIGNED & features
+        features, codes = frame.target.features, product.codes.value.type.dtype
+        x_signed = step == 4 and product.stored is not None and product.stored.value.type.dtype.is_signed
+        both = x_signed and codes.is_signed
+        x86 = "ssse3" in features and not dots_of_bytes(frame.target)
+        self.short = step == 4 and codes.bits == 4 and x86 and (x_signed or codes.is_signed)
+        """Whether products are added up in i16 first."""
+        self.moved_codes = both and self.short and tile[0] <= tile[1]
+        """Whether codes are moved into the unsigned range."""
+        needed = self.short or bool(_ONE_UNSIGNED & features and not _BOTH_SIGNED & features)
+        self.moved = both and needed and not self.moved_codes
         """Whether x is moved into the unsigned range."""
+        self.ones_unsigned = self.short and x_signed and not self.moved
+
+    @property
+    def sums(self) -> bool:
+        """Whether the sums of x over a group are needed."""
+        return self.product.sums or self.moved_codes
+
+    @property
+    def most_steps(self) -> int:
+        """Steps between `begun` and `ended`."""
+        return SHORT_STEPS if self.short else 1 << 30
 
     def zero(self) -> KValue:
         """The start of a sum."""
@@ -64,19 +102,50 @@ class Multiplication:
         start = -_HALF * size if self.moved else 0
         return self.b.const(start if self.sum is I32 else 0.0, self.sum, self.lanes)
 
+    def begun(self, sums: Sequence[KValue]) -> list[KValue]:
+        """What the next steps are added to, instead of ``sums``."""
+        if not self.short:
+            return list(sums)
+        return [self.b.const(0, DType.I16, 2 * self.lanes) for _ in sums]
+
+    def ended(self, sums: Sequence[KValue], steps: Sequence[KValue]) -> list[KValue]:
+        """``sums`` with the steps since `begun`."""
+        if not self.short:
+            return list(steps)
+        ones = self.b.const(1, DType.I16, 2 * self.lanes)
+        return [self.b.dot(step, ones, total) for total, step in zip(sums, steps, strict=True)]
+
+    def corrected(self, sum_: KValue, excess: KValue | None, total: KValue | None) -> KValue:
+        """A group's sum of products without what is too much in it: the column's ``excess``, or a multiple
+        of the row's sum ``total``."""
+        b = self.b
+        if self.moved:
+            assert excess is not None
+            return b.sub(sum_, excess)
+        if self.moved_codes:
+            assert total is not None
+            return b.sub(sum_, b.mul(total, b.const(_HALF_CODE, I32, self.lanes)))
+        return sum_
+
     def ones(self) -> KValue:
         """Codes that are all one, to sum x itself."""
-        dtype = {4: DType.I8, 2: BF16, 1: F32}[self.step]
+        dtype = {4: DType.U8 if self.ones_unsigned else DType.I8, 2: BF16, 1: F32}[self.step]
         return self.b.const(1 if self.step == 4 else 1.0, dtype, self.lanes * self.step)
 
-    def codes(self, memory: Memory, place: KValue) -> KValue:
-        """The codes that lie at an element (an even one) of a buffer, ready to be multiplied."""
+    def codes(self, memory: Memory, place: KValue, offset: int = 0) -> KValue:
+        """The codes that lie ``offset`` elements behind a place in a buffer (even ones), ready to be
+        multiplied."""
         b, dtype, count = self.b, self.product.codes.value.type.dtype, self.lanes * self.step
-        wide = {4: DType.I8 if dtype.is_signed else DType.U8, 2: BF16, 1: F32}[self.step]
+        signed = dtype.is_signed and not self.moved_codes
+        wide = {4: DType.I8 if signed else DType.U8, 2: BF16, 1: F32}[self.step]
         if dtype.bits == 8:
-            return b.cast(b.load(memory, place, count), wide)
-        packed = b.load(memory, b.binary("shr", place, b.idx(1)), count // 2)
-        return b.nibbles(packed, wide, signed=dtype.is_signed)
+            return b.cast(b.load(memory, b.add(place, b.idx(offset)), count), wide)
+        byte = b.add(b.binary("shr", place, b.idx(1)), b.idx(offset // 2))
+        packed = b.load(memory, byte, count // 2)
+        if self.moved_codes:
+            moved = b.const(_HALF_CODE * 0x11, packed.type.dtype, packed.type.lanes)
+            packed = b.binary("xor", packed, moved)
+        return b.nibbles(packed, wide, signed=signed)
 
     def x(self, ev: Evaluator) -> KValue:
         """The elements of x at the bound loops, in every lane."""
@@ -95,7 +164,7 @@ class Multiplication:
         return self.b.binary("xor", self.b.bitcast(x, DType.U8), half)
 
     def add(self, x: KValue, codes: KValue, total: KValue) -> KValue:
-        """``total`` plus the products of one step."""
+        """``total``, one of those that `begun` gives, plus the products of one step."""
         return self.b.fma(x, codes, total) if self.step == 1 else self.b.dot(x, codes, total)
 
     def excess(self, codes: KValue, total: KValue) -> KValue:
