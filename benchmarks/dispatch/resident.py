@@ -1,12 +1,19 @@
-"""Products one after another: a dispatch and a barrier for each, or one dispatch with barriers inside it.
+"""Products one after another: what lies between two of them, barriers or counters in memory.
 
-    python -m benchmarks.dispatch.resident [--device vulkan] [--modules FOLDER] [--seconds 0.1] [--json FILE]
+    python -m benchmarks.dispatch.resident [--device vulkan] [--modules FOLDER] [--seconds 0.1]
+        [--chains 0.6b,8b] [--json FILE]
 
 The chains are the matrix-vector products of decoder layers: bf16 weights, each product's result being the
-next one's vector. ``resident`` runs a chain in one dispatch of as many workgroups as the device holds at a
-time, which wait for each other at a counter in memory; ``ahead`` also fetches its first weights before it
-waits. Times are microseconds of a submission with its wait, the least of all; ``nothing`` is the same
-without the products: what launches and barriers cost. Results of all are compared.
+next one's vector. Forms:
+
+- ``separate``: a dispatch for each product, and a pipeline barrier behind it;
+- ``overlapped``: a dispatch for each product and no barriers: its workgroups wait for those of the dispatch
+  before, which count themselves in memory. Devices have to begin dispatches in order;
+- ``resident``: one dispatch of as many workgroups as the device holds at a time, which wait in the same way.
+
+With ``ahead`` workgroups fetch their first weights before they wait. Times are microseconds of a submission
+with its wait, the least of all; ``nothing`` is the same without the products: what launches and waits cost.
+Results of all are compared.
 
 The shader beside (resident/chain.comp) is compiled by glslangValidator (Debian: glslang-tools); ``--modules``
 names a folder to keep what it gives, or to read that on a machine without it.
@@ -15,12 +22,12 @@ names a folder to keep what it gives, or to read that on a machine without it.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +36,6 @@ import numpy.typing as npt
 
 from mansard.hal import (
     BarrierCommand,
-    Buffer,
     BufferRef,
     Command,
     CommandBuffer,
@@ -49,55 +55,61 @@ from mansard.hal.registry import open_device
 
 SHADER = Path(__file__).with_name("resident") / "chain.comp"
 CHAINS = {
-    "0.6b": (28, [(4096, 1024), (2048, 1024), (1024, 2048), (6144, 1024), (1024, 3072)]),
+    "0.6b": (28, [(4096, 1024), (1024, 2048), (6144, 1024), (1024, 3072), (2048, 1024)]),
     "8b": (8, [(6144, 4096), (4096, 4096), (24576, 4096), (4096, 12288)]),
 }
-"""Layers and the (outputs, inputs) of their products; of 0.6b the second stands for a cache of 1,024."""
+"""Layers and the (outputs, inputs) of their products; of 0.6b the last stands for a cache of 1,024."""
 CHUNK = 16 << 20
-LONGEST = 24576
-GRIDS = ((256, 132), (256, 264), (256, 528), (512, 264), (1024, 132), (1024, 264))
+COUNTERS = 32
+"""Numbers between two counters: each has a cache line."""
+GRIDS = ((256, 264), (512, 132), (512, 264), (1024, 132))
 """Threads of a workgroup, and workgroups."""
+DEPTHS = (1, 3)
+"""Pieces of weights that an invocation has in flight."""
+Variant = tuple[str, int, int, int]
+"""Chain, threads, whether weights are fetched ahead, and pieces in flight."""
 
 
-def modules(folder: Path | None) -> Path:
-    """A folder with every variant of the shader as SPIR-V."""
-    target = folder or Path(tempfile.mkdtemp(prefix="mansard-resident-"))
-    target.mkdir(parents=True, exist_ok=True)
+def module_path(folder: Path, variant: Variant, subgroup: int) -> Path:
+    """Where a variant of the shader lies."""
+    return folder / ("-".join(map(str, (*variant, subgroup))) + ".spv")
+
+
+def build(folder: Path, variant: Variant, subgroup: int) -> Path:
+    """A variant of the shader as SPIR-V."""
+    path = module_path(folder, variant, subgroup)
+    if path.exists():
+        return path
     compiler = shutil.which("glslangValidator")
-    for threads in sorted({threads for threads, _ in GRIDS}):
-        for ahead in (0, 1):
-            for vectors in {k // 4 for _, shapes in CHAINS.values() for k in [max(k for _, k in shapes)]}:
-                path = target / f"{threads}-{ahead}-{vectors}.spv"
-                if path.exists():
-                    continue
-                if compiler is None:
-                    raise SystemExit("glslangValidator is not installed (Debian: glslang-tools)")
-                defines = [f"-DTHREADS={threads}", f"-DAHEAD={ahead}", f"-DVECTORS={vectors}"]
-                command = [
-                    compiler,
-                    "-V",
-                    "--target-env",
-                    "vulkan1.3",
-                    *defines,
-                    str(SHADER),
-                    "-o",
-                    str(path),
-                ]
-                subprocess.run(command, check=True, capture_output=True)
-    return target
+    if compiler is None:
+        raise SystemExit("glslangValidator is not installed (Debian: glslang-tools)")
+    folder.mkdir(parents=True, exist_ok=True)
+    chain, threads, ahead, depth = variant
+    shapes, before, stages = CHAINS[chain][1], 0, []
+    for number, (n, k) in enumerate(shapes):
+        stages.append(f"PRODUCT({number},{n},{k},{before})")
+        before += n * k
+    defines = {
+        "THREADS": threads, "AHEAD": ahead, "DEPTH": depth, "SUBGROUP": subgroup, "LAYER": before,
+        "COUNT": len(shapes), "STAGES": " ".join(stages), "LONGEST": max(k for _, k in shapes),
+    }  # fmt: skip
+    flags = [f"-D{name}={value}" for name, value in defines.items()]
+    command = [compiler, "-V", "--target-env", "vulkan1.3", *flags, str(SHADER), "-o", str(path)]
+    subprocess.run(command, check=True, capture_output=True)
+    return path
 
 
 class Chain:
     """The weights and vectors of a chain on a device."""
 
-    def __init__(
-        self, device: Device, layers: int, shapes: Sequence[tuple[int, int]], seconds: float
-    ) -> None:
+    def __init__(self, device: Device, name: str, seconds: float) -> None:
         self.device, self.seconds = device, seconds
+        layers, shapes = CHAINS[name]
         self.host = device.allocate(CHUNK, MemoryKind.SHARED)
-        self.counter = device.allocate(256)
-        self.vectors = [device.allocate(4 * LONGEST) for _ in range(2)]
+        longest = max(n for n, _ in shapes)
+        self.vectors = [device.allocate(4 * longest) for _ in range(2)]
         self.products = [shape for _ in range(layers) for shape in shapes]
+        self.counters = device.allocate(4 * COUNTERS * len(self.products))
         self.bytes = sum(2 * n * k for n, k in self.products)
         self.weights = device.allocate(-(-self.bytes // CHUNK) * CHUNK)
         generator = np.random.default_rng(0)
@@ -106,14 +118,7 @@ class Chain:
         self.host.view()[:] = numbers.astype(np.uint16).view(np.uint8)
         for at in range(0, self.bytes, CHUNK):
             self.run(device.record([CopyCommand(BufferRef(self.host), BufferRef(self.weights, at), CHUNK)]))
-        words, at = [], self.weights.address
-        for number, (n, k) in enumerate(self.products):
-            source, target = (self.vectors[(number + i) % 2].address for i in range(2))
-            words += [at, source, target, n | k << 32]
-            at += 2 * n * k
-        self.program: Buffer = device.allocate(8 * len(words), MemoryKind.SHARED)
-        self.program.view()[:] = np.array(words, np.uint64).view(np.uint8)
-        self.start = generator.standard_normal(LONGEST).astype(np.float32)
+        self.start = generator.standard_normal(longest).astype(np.float32)
 
     def run(self, recorded: CommandBuffer) -> float:
         """Microseconds of a submission with its wait."""
@@ -148,18 +153,32 @@ class Chain:
         """A dispatch and a barrier for each product."""
         commands: list[Command] = []
         for number in range(len(self.products)):
-            commands += [self._dispatch(code, grid, number, 1, work), BarrierCommand()]
+            commands += [self._dispatch(code, grid, number, 1, work, 0), BarrierCommand()]
         return self.device.record(commands)
+
+    def overlapped(self, code: Executable, grid: int, work: int) -> CommandBuffer:
+        """A dispatch for each product."""
+        products = range(len(self.products))
+        return self.device.record(
+            [*self._reset(), *(self._dispatch(code, grid, n, 1, work, 1) for n in products)]
+        )
 
     def resident(self, code: Executable, grid: int, work: int) -> CommandBuffer:
         """One dispatch."""
-        reset = FillCommand(BufferRef(self.counter), self.counter.size, 0)
-        dispatch = self._dispatch(code, grid, 0, len(self.products), work)
-        return self.device.record([reset, BarrierCommand(), dispatch])
+        dispatch = self._dispatch(code, grid, 0, len(self.products), work, 1)
+        return self.device.record([*self._reset(), dispatch])
 
-    def _dispatch(self, code: Executable, grid: int, first: int, count: int, work: int) -> DispatchCommand:
-        refs = (BufferRef(self.counter), BufferRef(self.program))
-        return DispatchCommand(code, "main", refs, (first, count, work), (grid, 1, 1))
+    def _reset(self) -> list[Command]:
+        return [FillCommand(BufferRef(self.counters), self.counters.size, 0), BarrierCommand()]
+
+    def _dispatch(
+        self, code: Executable, grid: int, first: int, count: int, work: int, waits: int
+    ) -> DispatchCommand:
+        refs = tuple(BufferRef(b) for b in (self.counters, self.weights, *self.vectors))
+        return DispatchCommand(code, "main", refs, (first, count, work, waits), (grid, 1, 1))
+
+
+FORMS = {"separate": Chain.separate, "overlapped": Chain.overlapped, "resident": Chain.resident}
 
 
 def main() -> None:
@@ -169,34 +188,46 @@ def main() -> None:
     parser.add_argument("--device", default="vulkan")
     parser.add_argument("--modules", type=Path, metavar="FOLDER")
     parser.add_argument("--seconds", type=float, default=0.1)
+    parser.add_argument("--chains", default=",".join(CHAINS))
+    parser.add_argument(
+        "--build", type=int, metavar="SUBGROUP", help="only compile the shader, for this size"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
-    folder = modules(options.modules)
+    folder = options.modules or Path(tempfile.mkdtemp(prefix="mansard-resident-"))
+    variants = [
+        (chain, threads, ahead, depth)
+        for chain in options.chains.split(",")
+        for threads in sorted({threads for threads, _ in GRIDS})
+        for ahead in (0, 1)
+        for depth in DEPTHS
+    ]
+    if options.build:
+        for variant in variants:
+            build(folder, variant, options.build)
+        return
     device = open_device(options.device)
+    subgroup = device.info.limits["max_subgroup_size"]
     rows: list[dict[str, Any]] = []
-    for name, (layers, shapes) in CHAINS.items():
-        chain, expected = Chain(device, layers, shapes, options.seconds), None
-        vectors = max(k for _, k in shapes) // 4
-
-        def load(threads: int, ahead: int, vectors: int = vectors) -> Executable:
-            code = (folder / f"{threads}-{ahead}-{vectors}.spv").read_bytes()
-            entry = EntryPoint("main", 2, 3, (threads, 1, 1))
-            return device.load(ExecutableSpec("spirv", "vulkan:1.3", code, (entry,)))
-
-        for threads, grid in GRIDS:
-            plain, ahead = load(threads, 0), load(threads, 1)
+    for name in options.chains.split(","):
+        chain, expected = Chain(device, name, options.seconds), None
+        for (threads, grid), depth in itertools.product(GRIDS, DEPTHS):
             row: dict[str, Any] = {"chain": name, "products": len(chain.products), "mb": chain.bytes // 10**6}
-            row |= {"threads": threads, "workgroups": grid}
-            for form, recorded, nothing in (
-                ("separate", chain.separate(plain, grid, 1), chain.separate(plain, grid, 0)),
-                ("resident", chain.resident(plain, grid, 1), chain.resident(plain, grid, 0)),
-                ("ahead", chain.resident(ahead, grid, 1), None),
-            ):
-                result = chain.result(recorded)
-                expected = result if expected is None else expected
-                row[form] = chain.least(recorded) if np.array_equal(result, expected) else "does not fit"
-                if nothing is not None:
-                    row[f"{form}_nothing"] = chain.least(nothing)
+            row |= {"threads": threads, "workgroups": grid, "depth": depth}
+            for ahead in (0, 1):
+                spirv = build(folder, (name, threads, ahead, depth), subgroup).read_bytes()
+                entry = EntryPoint("main", 4, 4, (threads, 1, 1))
+                code = device.load(ExecutableSpec("spirv", "vulkan:1.3", spirv, (entry,)))
+                for form, record in FORMS.items():
+                    if ahead and form == "separate":
+                        continue
+                    recorded = record(chain, code, grid, 1)
+                    result = chain.result(recorded)
+                    expected = result if expected is None else expected
+                    key = f"{form}_ahead" if ahead else form
+                    row[key] = chain.least(recorded) if np.array_equal(result, expected) else "does not fit"
+                    if not ahead:
+                        row[f"{key}_nothing"] = chain.least(record(chain, code, grid, 0))
             rows.append(row)
             print(row, flush=True)
     info = {"device": device.info.name, "driver": device.info.driver_version, "rows": rows}

@@ -1,11 +1,15 @@
-"""Quantised language models beside llama.cpp: CPU time of one thread, in turn, the shortest of all rounds.
+"""Qwen3-0.6B beside llama.cpp on CPUs, at the same width of weights: in turn, the shortest of all rounds.
 
-    python -m benchmarks.models.small_weights FOLDER --gguf q4_0.gguf --kind int4 [--activations] [--rounds 2]
+    python -m benchmarks.models.small_weights [--kind int4] [--activations] [--threads 2] [--clock wall]
+        [--rounds 3] [--folder .cache/bench/small-weights] [--json FILE]
         [--llama-python .cache/bench/venvs/llama.cpp/bin/python]
 
-FOLDER is a Hugging Face folder, the GGUF file has the same shapes at the same width. Every measurement is a
-process of its own: prefill of 128 tokens, then single tokens behind them. CPU time does not count what other
-processes take from this one, but for caches and memory. Prints one JSON object for each round.
+Random weights in true shapes; bf16 is beside BF16, int8 beside Q8_0, int4 beside Q4_0; ``--activations``
+also rounds what weights are multiplied with to 8 bits, as llama.cpp does. Every measurement is a process of
+its own: prefill of 128 tokens, then single tokens behind them, in milliseconds, and the peak of its resident
+memory. ``--clock cpu`` counts the process's CPU time, which other processes take less from.
+
+What is measured is prepared in ``--folder`` and kept there: checkpoint, GGUF file, artifact.
 """
 
 from __future__ import annotations
@@ -16,15 +20,33 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
+import numpy.typing as npt
+from safetensors import safe_open
 
-PROMPT, TOKENS, REPEATS = 128, 4, 3
+from benchmarks.harness.gguf_file import write_gguf
+from benchmarks.kernels.decode_gpu import MODELS
+from benchmarks.models.random_checkpoint import write_checkpoint
+
+PROMPT, TOKENS, REPEATS = 128, 8, 3
+CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
+TYPES = {"bf16": "BF16", "int8": "Q8_0", "int4": "Q4_0"}
+"""What llama.cpp has beside a kind of weights."""
+MODEL = "qwen3-0.6b"
+Times = dict[str, float]
 
 
-def ours(artifact: str) -> dict[str, float]:
+def peak_mb() -> float:
+    """The peak of this process's resident memory."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024 / 1e6
+
+
+def ours(artifact: str, clock: Callable[[], float]) -> Times:
     """Milliseconds of prefill and of a token."""
     from mansard.language import load_lm
 
@@ -34,79 +56,116 @@ def ours(artifact: str) -> dict[str, float]:
     for _ in range(REPEATS):
         prompt = random.integers(0, vocabulary, PROMPT).tolist()
         tokens = lm.generate(prompt, 3 * TOKENS + 2, stop_at_end=False)
-        prefill.append(_took(lambda tokens=tokens: next(tokens)))
-        steps = [_took(lambda tokens=tokens: [next(tokens) for _ in range(TOKENS)]) for _ in range(3)]
+        prefill.append(_took(clock, lambda tokens=tokens: next(tokens)))
+        steps = [_took(clock, lambda tokens=tokens: [next(tokens) for _ in range(TOKENS)]) for _ in range(3)]
         decode.append(min(steps) / TOKENS)
-    return {"prefill_ms": min(prefill), "decode_ms": min(decode)}
+    return {"prefill_ms": min(prefill), "decode_ms": min(decode), "peak_mb": peak_mb()}
 
 
+PEAK = """
+def peak_mb():
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("VmHWM")) * 1024 / 1e6
+"""
 LLAMA = f"""
 import json, sys, time
 import numpy as np
 from llama_cpp import Llama
-model = Llama(sys.argv[1], n_ctx=512, n_batch=256, n_threads=1, n_threads_batch=1, verbose=False)
+{PEAK}
+path, threads, clock = sys.argv[1], int(sys.argv[2]), getattr(time, sys.argv[3])
+model = Llama(path, n_ctx=512, n_batch=256, n_threads=threads, n_threads_batch=threads, verbose=False)
 prompt = np.random.default_rng(1).integers(0, model.n_vocab(), {PROMPT}).tolist()
 model.eval(prompt)
 def took(past, tokens):
     model.n_tokens = past
-    begin = time.process_time()
+    begin = clock()
     model.eval(tokens)
-    return (time.process_time() - begin) * 1e3
+    return (clock() - begin) * 1e3
 prefill = min(took(0, prompt) for _ in range({REPEATS}))
-decode = min(took({PROMPT}, [5]) for _ in range({6 * REPEATS}))
-print(json.dumps({{"prefill_ms": prefill, "decode_ms": decode}}))
+decode = min(sum(took({PROMPT} + n, [5]) for n in range({TOKENS})) / {TOKENS} for _ in range({3 * REPEATS}))
+print(json.dumps({{"prefill_ms": prefill, "decode_ms": decode, "peak_mb": peak_mb()}}))
 """
 
 
-def _took(work: Callable[[], object]) -> float:
-    begin = time.process_time()
+def _took(clock: Callable[[], float], work: Callable[[], object]) -> float:
+    begin = clock()
     work()
-    return (time.process_time() - begin) * 1e3
+    return (clock() - begin) * 1e3
 
 
-def _child(command: list[str]) -> dict[str, float]:
-    environment = os.environ | {"MANSARD_NUM_THREADS": "1"}
+def _child(command: list[str], threads: int) -> Times:
+    environment = os.environ | {"MANSARD_NUM_THREADS": str(threads)}
     text = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
-    result: dict[str, float] = json.loads(text.splitlines()[-1])
+    result: Times = json.loads(text.splitlines()[-1])
     return result
+
+
+def prepared(folder: Path, kind: str, activations: bool) -> tuple[Path, Path]:
+    """The artifact and the GGUF file of a kind of weights, made of one checkpoint where they are missing."""
+    config, checkpoint = dict(MODELS[MODEL]), folder / MODEL
+    if not (checkpoint / "config.json").exists():
+        checkpoint.mkdir(parents=True, exist_ok=True)
+        write_checkpoint(checkpoint, config)
+    other = folder / f"{TYPES[kind]}.gguf"
+    if not other.exists():
+        write_gguf(other, config, _tensors(checkpoint), TYPES[kind])
+    artifact = folder / f"{kind}{'-a8' if activations else ''}.mansard"
+    if not artifact.exists():
+        import mansard
+
+        how = None
+        if kind != "bf16":
+            how = mansard.quantize(kind, group_size=32, activations="int8" if activations else None)
+        with mansard.load_lm(checkpoint, devices="cpu", context=512, chunk=PROMPT, quantize=how) as lm:
+            lm.save(artifact)
+    return artifact, other
+
+
+def _tensors(checkpoint: Path) -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
+    for path in sorted(checkpoint.glob("*.safetensors")):
+        with safe_open(path, "numpy") as file:
+            for name in file.keys():  # noqa: SIM118
+                yield name, file.get_tensor(name).view(ml_dtypes.bfloat16).astype(np.float32)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("folder")
-    parser.add_argument("--gguf", required=True)
-    parser.add_argument("--kind", default="int4", choices=("int4", "int8"))
+    parser.add_argument("--kind", default="int4", choices=TYPES)
     parser.add_argument("--activations", action="store_true")
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--clock", default="wall", choices=CLOCKS)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--folder", type=Path, default=Path(".cache/bench/small-weights"))
     parser.add_argument("--llama-python", default=".cache/bench/venvs/llama.cpp/bin/python")
-    parser.add_argument("--artifact", type=Path, help="where the compiled model is kept")
-    parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--measure", metavar="ARTIFACT", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
-        print(json.dumps(ours(options.folder)))
+        print(json.dumps(ours(options.measure, CLOCKS[options.clock])))
         return
-    artifact = options.artifact or Path(f"{options.folder.rstrip('/')}.{options.kind}.mansard")
-    if not artifact.exists():
-        import mansard
-
-        how = mansard.quantize(
-            options.kind, group_size=32, activations="int8" if options.activations else None
-        )
-        with mansard.load_lm(options.folder, devices="cpu", context=512, chunk=128, quantize=how) as lm:
-            lm.save(artifact)
-    best: dict[str, dict[str, float]] = {}
-    own = [sys.executable, "-m", "benchmarks.models.small_weights", str(artifact), "--gguf", "-", "--measure"]
+    artifact, other = prepared(options.folder, options.kind, options.activations)
+    clock = options.clock
+    module = [sys.executable, "-m", "benchmarks.models.small_weights", "--clock", clock]
+    commands = {
+        "mansard": [*module, "--measure", str(artifact)],
+        "llama.cpp": [options.llama_python, "-c", LLAMA, str(other), str(options.threads)],
+    }
+    commands["llama.cpp"].append(CLOCKS[clock].__name__)
+    best: dict[str, Times] = {}
+    result: dict[str, object] = {}
     for _ in range(options.rounds):
-        for name, command in (
-            ("mansard", own),
-            ("llama.cpp", [options.llama_python, "-c", LLAMA, options.gguf]),
-        ):
-            times = _child(command)
+        for name, command in commands.items():
+            times = _child(command, options.threads)
             best[name] = {key: min(t, best.get(name, times)[key]) for key, t in times.items()}
         ratios = {key: round(best["mansard"][key] / t, 3) for key, t in best["llama.cpp"].items()}
-        print(json.dumps({**best, "ratio": ratios}), flush=True)
+        result = {"kind": options.kind, "activations": options.activations, "threads": options.threads}
+        result |= {"clock": clock, **best, "ratio": ratios}
+        print(json.dumps(result), flush=True)
+    if options.json:
+        known = json.loads(options.json.read_text()) if options.json.exists() else []
+        options.json.write_text(json.dumps([*known, result], indent=1) + "\n")
 
 
 if __name__ == "__main__":

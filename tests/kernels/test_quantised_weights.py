@@ -9,7 +9,7 @@ from support.kernels.runner import require_cpu
 
 from mansard import dims
 from mansard.codegen.loop_nest import Nest
-from mansard.codegen.schedules.cpu import dot_quantised, gemm_quantised
+from mansard.codegen.schedules.cpu import dot_quantised, gemm_quantised, gemm_unpacked
 from mansard.compiler.targets import resolve_targets
 from mansard.dims import Dim
 from mansard.dtypes import DType
@@ -75,15 +75,16 @@ def test_any_number_of_rows(device, form):
 
 
 @pytest.mark.parametrize("target", ["cpu:x86-64-v3", "cpu:x86-64-v4", "cpu:x86-64-v2"])
-@pytest.mark.parametrize("form", [FORMS[0], FORMS[1], FORMS[4]], ids=str)
-def test_other_cpus(target, form):
+@pytest.mark.parametrize("rows", [5, 40])
+@pytest.mark.parametrize("form", [FORMS[n] for n in (0, 1, 3, 4, 5)], ids=str)
+def test_other_cpus(target, form, rows):
     """The same results without the instructions of newer CPUs."""
     from mansard.api import Model
     from mansard.artifact.resources import MemoryResources
     from mansard.compiler import CompileOptions, compile_graph
 
     require_cpu(target)
-    graph, inputs = graph_of(form, 5), inputs_of(form, 5)
+    graph, inputs = graph_of(form, rows), inputs_of(form, rows)
     result = compile_graph(graph, CompileOptions(targets=(target,)))
     with Model(result.plan, MemoryResources(result.executables, result.weights)) as model:
         compare(outputs(model, inputs), interpret(graph, inputs), 2e-5, 2e-5)
@@ -124,6 +125,27 @@ def test_every_form_has_a_schedule_of_its_own(form, rows):
     nest = Nest(dispatch)
     (root,) = (r for r in nest.roots if r.reduces)
     assert gemm_quantised.find(nest, root, target) is not None
+
+
+@pytest.mark.parametrize(
+    ("target", "form", "rows", "expected"),
+    [
+        ("cpu:x86-64-v3", FORMS[0], 40, True),
+        ("cpu:x86-64-v3", FORMS[1], 40, True),  # bf16, which v3 does not multiply
+        ("cpu:x86-64-v3", FORMS[0], 5, False),
+        ("cpu:x86-64-v3", FORMS[2], 40, False),  # bytes, whose products are integers
+        ("cpu:znver4", FORMS[1], 40, False),
+        ("cpu:x86-64-v3", Form(64, 1 << 15, 32), 40, False),  # too deep for the stack
+    ],
+)
+def test_many_rows_of_floats_unpack_weights_once(target, form, rows, expected):
+    kernel_target = resolve_targets([target], PlacementOptions(fallback="error"))[0].kernel
+    (dispatch,) = mark_packable(fuse(run_passes(graph_of(form, rows), canonical_steps()))).dispatches
+    nest = Nest(dispatch)
+    (root,) = (r for r in nest.roots if r.reduces)
+    weights = gemm_quantised.find(nest, root, kernel_target)
+    assert weights is not None
+    assert gemm_unpacked.applies(nest, weights, kernel_target) is expected
 
 
 @pytest.mark.parametrize("rows", [1, 11])

@@ -8,20 +8,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness.cases import CACHED, Case
+from benchmarks.harness.gguf_file import write_gguf
 from benchmarks.harness.peers.base import Call, Peer
-
-# The parts of a transformers parameter name and what GGUF calls them, applied in this order.
-_NAMES = {
-    "model.embed_tokens": "token_embd",
-    "model.norm": "output_norm",
-    "input_layernorm": "attn_norm",
-    "post_attention_layernorm": "ffn_norm",
-    "self_attn.o_proj": "attn_output",
-    "self_attn.": "attn_",
-    "mlp.": "ffn_",
-    "_proj": "",
-    "model.layers.": "blk.",
-}
 
 
 class LlamaCpp(Peer):
@@ -36,35 +24,11 @@ class LlamaCpp(Peer):
         import llama_cpp  # noqa: F401
 
     def build(self, case: Case, module: Any, args: tuple[Any, ...], place: Path) -> None:
-        import gguf
-
         config = module.module.config
+        settings = {**config.to_dict(), "rope_theta": config.rope_parameters["rope_theta"]}
+        tensors = ((name, tensor.float().numpy()) for name, tensor in module.module.state_dict().items())
         kind = {"float32": "F32", "bfloat16": "BF16"}[case.dtype]
-        writer = gguf.GGUFWriter(place / "model.gguf", "qwen3")
-        writer.add_block_count(config.num_hidden_layers)
-        writer.add_context_length(config.max_position_embeddings)
-        writer.add_embedding_length(config.hidden_size)
-        writer.add_feed_forward_length(config.intermediate_size)
-        writer.add_head_count(config.num_attention_heads)
-        writer.add_head_count_kv(config.num_key_value_heads)
-        writer.add_key_length(config.head_dim)
-        writer.add_value_length(config.head_dim)
-        writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
-        writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-        writer.add_vocab_size(config.vocab_size)
-        writer.add_tokenizer_model("none")
-        for name, tensor in module.module.state_dict().items():
-            if not name.endswith("weight") or name == "lm_head.weight":  # tied to the embedding
-                continue
-            for old, new in _NAMES.items():
-                name = name.replace(old, new)
-            values = tensor.float().numpy()
-            stored = gguf.GGMLQuantizationType[kind if values.ndim == 2 else "F32"]
-            writer.add_tensor(name, gguf.quants.quantize(values, stored), raw_dtype=stored)
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
+        write_gguf(place / "model.gguf", settings, tensors, kind)
 
     def files(self, case: Case, place: Path, work: Path) -> list[Path]:
         return [place / "model.gguf"]

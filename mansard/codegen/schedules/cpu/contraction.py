@@ -25,6 +25,7 @@ from mansard.codegen.schedules.cpu import (
     gemm_dot,
     gemm_quantised,
     gemm_runtime_packed,
+    gemm_unpacked,
 )
 from mansard.dims import DimLike
 from mansard.dtypes import DType
@@ -59,6 +60,8 @@ def candidates(nest: Nest, target: KernelTarget) -> list[Parameters]:
     (root,) = (r for r in nest.roots if r.reduces)
     quantised = gemm_quantised.find(nest, root, target)
     if quantised is not None:
+        if gemm_unpacked.applies(nest, quantised, target):
+            return gemm_unpacked.candidates(nest, quantised, target)
         return gemm_quantised.candidates(nest, quantised, target)
     if dot_quantised.find(nest, root, target) is not None:
         return [Parameters()]
@@ -96,6 +99,8 @@ def schedule(nest: Nest, target: KernelTarget, name: str, parameters: Parameters
     (root,) = (r for r in nest.roots if r.reduces)
     quantised = gemm_quantised.find(nest, root, target)
     if quantised is not None:
+        if gemm_unpacked.applies(nest, quantised, target):
+            return gemm_unpacked.schedule(nest, target, name, quantised, parameters)
         return gemm_quantised.schedule(nest, target, name, quantised, parameters)
     by_rows = dot_quantised.find(nest, root, target)
     if by_rows is not None:

@@ -52,6 +52,14 @@ class _Tile:
     """Codes of a vector."""
 
 
+@dataclass(frozen=True)
+class _Factors:
+    """What applies to some groups of a cell: the product of the scales, and other values of the weight."""
+
+    scale: KValue | None
+    values: dict[Scalar, KValue]
+
+
 def find(nest: Nest, root: Root, target: KernelTarget) -> DequantisedProduct | None:
     """The product, if its groups are whole vectors."""
     product = dequantised_product(nest, root)
@@ -146,16 +154,17 @@ class _Rows:
 
     def _factors(
         self, loop: Group | None, batch: int, rows: Sequence[KValue], columns: Sequence[KValue]
-    ) -> list[dict[Scalar, KValue]]:
+    ) -> list[_Factors]:
         """For each cell, what applies to ``batch`` groups: vectors of as many numbers, or one for all."""
-        product, cells = self.product, []
-        nodes = [*product.outer, *product.inner]
+        product, multiply, cells = self.product, self.multiply, []
+        nodes = list(product.inner) if product.offset is not None else []
         nodes += [node for node in (product.zero, product.offset) if node is not None]
         for row in rows:
             for column in columns:
                 self._bind(row, column)
                 self.ev.vector = (loop[-1], batch) if loop is not None and batch > 1 else None
-                cells.append({node: self.ev.part(self.root, node) for node in nodes})
+                scale = multiply.multiplied([self.ev.part(self.root, node) for node in multiply.scales])
+                cells.append(_Factors(scale, {node: self.ev.part(self.root, node) for node in nodes}))
         self.ev.vector = None
         return cells
 
@@ -170,11 +179,11 @@ class _Rows:
         rows: Sequence[KValue],
         columns: Sequence[KValue],
         carried: Sequence[KValue],
-        factors: Sequence[dict[Scalar, KValue]],
+        factors: Sequence[_Factors],
         number: int,
     ) -> list[KValue]:
         """The accumulators after one group, the one with that number of those that ``factors`` are of."""
-        b, product, multiply = self.b, self.product, self.multiply
+        product, multiply = self.product, self.multiply
         size = self.nest.total(product.reduced[-1])
         assert isinstance(size, int)
         direct = product.plain and multiply.sum is F32
@@ -194,11 +203,16 @@ class _Rows:
             dot = multiply.corrected(sums[i], excess[c] if multiply.moved else None, totals[r])
 
             def value(node: Scalar, cell: int = i) -> KValue:
-                held = factors[cell][node]
-                return b.shuffle(held, held, (number,) * self.lanes) if held.type.lanes > 1 else held
+                return self._spread(factors[cell].values[node], number)
 
-            out.append(multiply.scaled(value, accumulator, dot, totals[r] if product.sums else None))
+            scale, total = factors[i].scale, totals[r] if product.sums else None
+            scale = self._spread(scale, number) if scale is not None else None
+            out.append(multiply.scaled(value, accumulator, dot, total, scale))
         return out
+
+    def _spread(self, held: KValue, number: int) -> KValue:
+        """The number of one of several groups in all lanes, or the one that all groups have."""
+        return self.b.shuffle(held, held, (number,) * self.lanes) if held.type.lanes > 1 else held
 
     def _vectors(
         self, rows: Sequence[KValue], columns: Sequence[KValue], sums: list[KValue], size: int, *, ahead: bool

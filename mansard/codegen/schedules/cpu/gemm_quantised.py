@@ -155,10 +155,12 @@ def schedule(
     """The kernel of a contraction that `find` accepts; ``parameters`` is one of `candidates`."""
     (root,) = (r for r in nest.roots if r.reduces)
     tile = RegisterTile.of(parameters, target) if parameters else _tiles(nest, found, target)[0]
-    return _QuantisedGemm(Frame(nest, target, name), root, found, tile).run()
+    return QuantisedGemm(Frame(nest, target, name), root, found, tile).run()
 
 
-class _QuantisedGemm(Gemm):
+class QuantisedGemm(Gemm):
+    """Emits the kernel of a product for one register tile."""
+
     def __init__(self, frame: Frame, root: Root, found: QuantisedWeights, tile: RegisterTile) -> None:
         super().__init__(frame, root, found.shape, found.weights, tile)
         self.found, self.product = found, found.product
@@ -304,7 +306,8 @@ class _QuantisedGemm(Gemm):
                 with self.ev.scope():
                     self._bind(row, column, self.tile.lanes)
                     total = totals[r] if totals else None
-                    out[cell] = self.multiply.scaled(self._value, out[cell], sums[cell], total)
+                    scale = self.multiply.multiplied([self._value(n) for n in self.multiply.scales])
+                    out[cell] = self.multiply.scaled(self._value, out[cell], sums[cell], total, scale)
         self.ev.places = {}
         return out
 

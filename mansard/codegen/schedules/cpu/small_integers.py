@@ -172,17 +172,24 @@ class Multiplication:
         half = self.b.const(_HALF, DType.U8, self.lanes * self.step)
         return self.b.dot(half, codes, total)
 
+    @property
+    def scales(self) -> Sequence[Scalar]:
+        """The factors of all that a group adds."""
+        product = self.product
+        return product.outer if product.offset is not None else (*product.outer, *product.inner)
+
     def scaled(
         self,
         value: Callable[[Scalar], KValue],
         accumulator: KValue,
         dot: KValue,
         total: KValue | None,
+        scale: KValue | None,
     ) -> KValue:
         """``accumulator`` plus a group's sum of products ``dot``, with what applies to the group.
 
         ``value`` gives the expressions of the product there; ``total`` is the sum of x over the group, where
-        that is needed.
+        that is needed, ``scale`` the `multiplied` values of `scales`.
         """
         b, product, lanes = self.b, self.product, accumulator.type.lanes
         dot = b.cast(dot, F32)
@@ -190,17 +197,14 @@ class Multiplication:
             total = b.cast(total, F32)
             if product.zero is not None:
                 dot = b.fma(b.splat(b.unary("neg", value(product.zero)), lanes), total, dot)
-        outer, inner = [value(n) for n in product.outer], [value(n) for n in product.inner]
         if product.offset is not None and total is not None:
-            scale = self._product(inner)
-            dot = b.mul(dot, scale) if scale is not None else dot
+            inner = self.multiplied([value(n) for n in product.inner])
+            dot = b.mul(dot, inner) if inner is not None else dot
             dot = b.fma(b.splat(value(product.offset), lanes), total, dot)
-            inner = []
-        scale = self._product([*outer, *inner])
         return b.fma(dot, scale, accumulator) if scale is not None else b.add(dot, accumulator)
 
-    def _product(self, factors: Sequence[KValue]) -> KValue | None:
-        """Scalars first, which are multiplied once."""
+    def multiplied(self, factors: Sequence[KValue]) -> KValue | None:
+        """The product of factors, if there are any: of scalars first, which are multiplied once."""
         result: KValue | None = None
         for factor in sorted(factors, key=lambda v: v.type.lanes):
             result = factor if result is None else self.b.mul(result, factor)
