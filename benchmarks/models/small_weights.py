@@ -15,6 +15,7 @@ What is measured is prepared in ``--folder`` and kept there: checkpoint, GGUF fi
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
 import os
 import subprocess
@@ -62,16 +63,12 @@ def ours(artifact: str, clock: Callable[[], float]) -> Times:
     return {"prefill_ms": min(prefill), "decode_ms": min(decode), "peak_mb": peak_mb()}
 
 
-PEAK = """
-def peak_mb():
-    with open("/proc/self/status") as file:
-        return next(int(line.split()[1]) for line in file if line.startswith("VmHWM")) * 1024 / 1e6
-"""
 LLAMA = f"""
 import json, sys, time
+from pathlib import Path
 import numpy as np
 from llama_cpp import Llama
-{PEAK}
+{inspect.getsource(peak_mb)}
 path, threads, clock = sys.argv[1], int(sys.argv[2]), getattr(time, sys.argv[3])
 model = Llama(path, n_ctx=512, n_batch=256, n_threads=threads, n_threads_batch=threads, verbose=False)
 prompt = np.random.default_rng(1).integers(0, model.n_vocab(), {PROMPT}).tolist()

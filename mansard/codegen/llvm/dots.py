@@ -26,6 +26,9 @@ from mansard.codegen.llvm.function import FunctionEmitter
 from mansard.dtypes import DType
 from mansard.errors import CodegenError
 
+_PMADDWD = {4: "sse2.pmadd.wd", 8: "avx2.pmadd.wd", 16: "avx512.pmaddw.d.512"}
+_PMADDUBSW = {8: "ssse3.pmadd.ub.sw.128", 16: "avx2.pmadd.ub.sw", 32: "avx512.pmaddubs.w.512"}
+"""LLVM's intrinsics of x86, by lanes of the result."""
 _Emit = Callable[["_Dot", str, str, str], str]
 """(dot, a, b, c) named operands of ``dot.lanes`` results -> the result's name."""
 
@@ -97,9 +100,7 @@ def _instruction(f: FunctionEmitter, dot: _Dot) -> tuple[_Emit, tuple[int, ...]]
         if f.target.arch != "x86_64" or (dot.c is DType.I16 and "ssse3" not in features):
             return _generic, ()
         wide = zmm if "avx512bw" in features else ymm if "avx2" in features else quad
-        if dot.a is DType.I16:
-            return _pmaddwd_pairs, wide
-        return _pmaddubsw, tuple(2 * lanes for lanes in wide)
+        return _pairs, wide if dot.a is DType.I16 else tuple(2 * lanes for lanes in wide)
     if dot.a is DType.BF16:
         if "avx512bf16" in features:
             return _dpbf16ps, zmm
@@ -202,7 +203,7 @@ def _dpbusd(dot: _Dot, a: str, b: str, c: str) -> str:
 def _pmaddwd(dot: _Dot, a: str, b: str, c: str) -> str:
     """Odd and even bytes as 16-bit numbers, multiplied and added in pairs."""
     f, words = dot.f, f"<{2 * dot.lanes} x i16>"
-    name = {4: "sse2.pmadd.wd", 8: "avx2.pmadd.wd", 16: "avx512.pmaddw.d.512"}[dot.lanes]
+    name = _PMADDWD[dot.lanes]
     total = c
     eight = text.splat_literal("8", "i16", 2 * dot.lanes)
     sides = [
@@ -218,15 +219,10 @@ def _pmaddwd(dot: _Dot, a: str, b: str, c: str) -> str:
     return total
 
 
-def _pmaddwd_pairs(dot: _Dot, a: str, b: str, c: str) -> str:
-    name = {4: "sse2.pmadd.wd", 8: "avx2.pmadd.wd", 16: "avx512.pmaddw.d.512"}[dot.lanes]
-    sums = dot.f.call(dot.result, f"llvm.x86.{name}", [f"{dot.operand} {n}" for n in (a, b)])
-    return dot.f.temp(f"add {dot.result} {c}, {sums}")
-
-
-def _pmaddubsw(dot: _Dot, a: str, b: str, c: str) -> str:
-    name = {8: "ssse3.pmadd.ub.sw.128", 16: "avx2.pmadd.ub.sw", 32: "avx512.pmaddubs.w.512"}[dot.lanes]
-    sums = dot.f.call(dot.result, f"llvm.x86.{name}", [f"{dot.operand} {n}" for n in (a, b)])
+def _pairs(dot: _Dot, a: str, b: str, c: str) -> str:
+    """By the instruction that adds the products of two neighbours."""
+    names = _PMADDWD if dot.a is DType.I16 else _PMADDUBSW
+    sums = dot.f.call(dot.result, f"llvm.x86.{names[dot.lanes]}", [f"{dot.operand} {n}" for n in (a, b)])
     return dot.f.temp(f"add {dot.result} {c}, {sums}")
 
 

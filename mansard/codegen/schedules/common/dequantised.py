@@ -48,6 +48,11 @@ class DequantisedProduct:
         return self.zero is not None or self.offset is not None
 
     @property
+    def applied(self) -> list[Scalar]:
+        """All that is applied to the codes or to sums of groups."""
+        return [*self.inner, *self.outer, *(n for n in (self.zero, self.offset) if n is not None)]
+
+    @property
     def plain(self) -> bool:
         """Whether nothing is applied to the groups' sums."""
         return not self.sums and not self.inner and not self.outer

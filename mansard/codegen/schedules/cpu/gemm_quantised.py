@@ -95,8 +95,7 @@ def find(nest: Nest, root: Root, target: KernelTarget) -> QuantisedWeights | Non
 
 def _factors(nest: Nest, root: Root, product: DequantisedProduct) -> dict[Value, PackedFactor]:
     """Constants other than the codes that can be packed in the order in which they are read."""
-    nodes = [*product.inner, *product.outer, *(n for n in (product.zero, product.offset) if n is not None)]
-    reads = [read for node in nodes for read in nest.part_reads(root, node)[0]]
+    reads = [read for node in product.applied for read in nest.part_reads(root, node)[0]]
     packed = {}
     for read in reads:
         terms = dict(read.address.terms) if read.address is not None else {}

@@ -38,9 +38,8 @@ def applies(nest: Nest, weights: QuantisedWeights, target: KernelTarget) -> bool
     if weights.step != 1 or product.row is None or estimate(nest.total(product.row)) < MIN_ROWS:
         return False
     (root,) = (r for r in nest.roots if r.reduces)
-    of_weights = [*product.inner, *product.outer, *(n for n in (product.zero, product.offset) if n)]
     rows = {*product.row, *(loop for group in product.rest for loop in group)}
-    for node in of_weights:
+    for node in product.applied:
         reads, uses = nest.part_reads(root, node)
         addresses = [*(read.address for read in reads), *uses]
         if any(at is None or any(loop in rows for loop, _ in at.terms) for at in addresses):
