@@ -382,3 +382,16 @@ class Gemm:
             self.ev.bind(self.shape.row, row)
         self.ev.bind(self.column, column)
         self.ev.vector = (self.column[-1], lanes) if lanes > 1 else None
+
+
+class StackPanels(Gemm):
+    """A product whose workgroups write the panels of their tiles to memory on their stack."""
+
+    def grouped(self) -> int:
+        """All rows are one group: panels are used for as many rows as possible."""
+        return 0
+
+    def panels(self, vector: KValue, vectors: int) -> list[KValue]:
+        """The addresses of a tile's vectors, which are consecutive there."""
+        size = self.weights.panels.depth * self.tile.lanes
+        return [self.b.idx(c * size) for c in range(vectors)]

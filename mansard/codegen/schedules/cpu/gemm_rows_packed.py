@@ -26,7 +26,7 @@ from mansard.codegen.loop_nest import Nest, Root
 from mansard.codegen.schedules.common.base import Frame, Scheduled, estimate
 from mansard.codegen.schedules.common.contraction import Shape
 from mansard.codegen.schedules.common.dot_products import DotFactor, load_raw
-from mansard.codegen.schedules.cpu.gemm import CHUNK, Ahead, Gemm
+from mansard.codegen.schedules.cpu.gemm import CHUNK, Ahead, StackPanels
 from mansard.codegen.schedules.cpu.gemm_dot import DotGemm, ordered_tiles
 from mansard.codegen.schedules.cpu.gemm_rows import RowsProduct, RowTiles
 from mansard.codegen.schedules.cpu.gemm_runtime_packed import SCRATCH_BYTES
@@ -101,7 +101,7 @@ def schedule(nest: Nest, target: KernelTarget, name: str, product: RowsProduct) 
     return packed(Frame(nest, target, name), root, product, tile).run()
 
 
-class _PackedRows(Gemm):
+class _PackedRows(StackPanels):
     """A product whose weights are packed as f32."""
 
     word = 1
@@ -123,15 +123,6 @@ class _PackedRows(Gemm):
     def run(self) -> Scheduled:
         """The finished kernel, without packed inputs."""
         return replace(super().run(), packed={})
-
-    def grouped(self) -> int:
-        """All rows are one group: packed columns are used for as many rows as possible."""
-        return 0
-
-    def panels(self, vector: KValue, vectors: int) -> list[KValue]:
-        """The addresses of a tile's vectors, which are consecutive in scratch memory."""
-        size = self.product.depth * self.tile.lanes
-        return [self.b.idx(c * size) for c in range(vectors)]
 
     def _ahead(self, row_tile: KValue, vector: KValue, vectors: int) -> Ahead | None:
         """A row tile's part of the next column tile's weights."""

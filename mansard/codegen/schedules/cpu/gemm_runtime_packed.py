@@ -22,7 +22,7 @@ from mansard.codegen.loop_nest import Nest, Read, Root
 from mansard.codegen.parameters import Parameters
 from mansard.codegen.schedules.common.base import Frame, Scheduled, estimate, power_of_two_below
 from mansard.codegen.schedules.common.contraction import Shape
-from mansard.codegen.schedules.cpu.gemm import Ahead, Gemm
+from mansard.codegen.schedules.cpu.gemm import Ahead, StackPanels
 from mansard.codegen.schedules.cpu.gemm_tile import RegisterTile, tiles
 from mansard.codegen.schedules.cpu.packed_weights import Weights
 from mansard.dtypes import DType
@@ -101,7 +101,7 @@ def schedule(
     return _DenseGemm(Frame(nest, target, name), root, shape, dense, tile).run()
 
 
-class _DenseGemm(Gemm):
+class _DenseGemm(StackPanels):
     def __init__(self, frame: Frame, root: Root, shape: Shape, dense: Dense, tile: RegisterTile) -> None:
         panels = replace(dense.panels, width=tile.lanes)
         position = frame.nest.dispatch.inputs.index(dense.read.value)
@@ -112,10 +112,6 @@ class _DenseGemm(Gemm):
     def run(self) -> Scheduled:
         """The finished kernel, without packed inputs."""
         return replace(super().run(), packed={})
-
-    def grouped(self) -> int:
-        """All rows are one group: a workgroup's packed columns are used for as many rows as possible."""
-        return 0
 
     @contextmanager
     def tiled(self, column_tile: KValue, vectors: int, last: bool = False) -> Iterator[None]:
@@ -148,11 +144,6 @@ class _DenseGemm(Gemm):
                 assert self.read.address is not None
                 b.store(ev.scratch, b.add(to, b.idx(offset)), ev.load(self.read.value, self.read.address))
                 offset += width
-
-    def panels(self, vector: KValue, vectors: int) -> list[KValue]:
-        """The addresses of a tile's vectors, which are consecutive in scratch memory."""
-        size = self.weights.panels.depth * self.tile.lanes
-        return [self.b.idx(c * size) for c in range(vectors)]
 
     def _ahead(self, row_tile: KValue, vector: KValue, vectors: int) -> Ahead | None:
         return None

@@ -21,7 +21,7 @@ from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.loop_nest import Nest, Root
 from mansard.codegen.parameters import Parameters
 from mansard.codegen.schedules.common.base import Frame, Scheduled, estimate
-from mansard.codegen.schedules.cpu.gemm import Ahead
+from mansard.codegen.schedules.cpu.gemm import Ahead, StackPanels
 from mansard.codegen.schedules.cpu.gemm_quantised import QuantisedGemm, QuantisedWeights
 from mansard.codegen.schedules.cpu.gemm_runtime_packed import MIN_ROWS, SCRATCH_BYTES
 from mansard.codegen.schedules.cpu.gemm_tile import RegisterTile, tiles
@@ -79,30 +79,21 @@ def schedule(
     return _UnpackedGemm(Frame(nest, target, name), root, weights, tile).run()
 
 
-class _UnpackedGemm(QuantisedGemm):
+class _UnpackedGemm(StackPanels, QuantisedGemm):
     def __init__(self, frame: Frame, root: Root, weights: QuantisedWeights, tile: RegisterTile) -> None:
         super().__init__(frame, root, weights, tile)
         self.scratch = self.b.shared(F32, tile.columns * tile.lanes * self.weights.panels.depth)
-
-    def grouped(self) -> int:
-        """All rows are one group: unpacked columns are used for as many rows as possible."""
-        return 0
 
     @contextmanager
     def tiled(self, column_tile: KValue, vectors: int, last: bool = False) -> Iterator[None]:
         """Around the row tiles of a column tile, whose weights are unpacked first."""
         vector = self.b.mul(column_tile, self.b.idx(self.tile.columns))
-        columns, places = self.columns(vector, vectors), super().panels(vector, vectors)
+        columns, places = self.columns(vector, vectors), QuantisedGemm.panels(self, vector, vectors)
         with self.ev.scope():
             for number, (column, place) in enumerate(zip(columns, places, strict=True)):
                 unpack = functools.partial(self._unpack, number, column, place)
                 self._loops(self.shape.reduced[:-1], [], unpack)
         yield
-
-    def panels(self, vector: KValue, vectors: int) -> list[KValue]:
-        """The addresses of a tile's vectors, which are consecutive in scratch memory."""
-        size = self.weights.panels.depth * self.tile.lanes
-        return [self.b.idx(c * size) for c in range(vectors)]
 
     def _unpack(self, number: int, column: KValue, place: KValue, _: Sequence[KValue]) -> list[KValue]:
         """Store one group of a vector of columns, whose codes lie at ``place``."""
