@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import dis
+import gc
 import signal
 import sys
 from collections.abc import Callable
@@ -55,8 +56,12 @@ class Tripwire:
 
 
 def interrupted(call: Callable[[], object], at: int, more: int) -> bool:
-    """Call, interrupted at the n-th place and ``more`` times after it; False when the call has fewer."""
-    wire = Tripwire(at, more)
+    """Call, interrupted at the n-th place and ``more`` times after it; False when the call has fewer.
+
+    Without the garbage collector: libraries hang callbacks on it, which would be interrupted in place of the call.
+    """
+    wire, collects = Tripwire(at, more), gc.isenabled()
+    gc.disable()
     previous, tracer = signal.signal(signal.SIGINT, wire.handler), sys.gettrace()
     try:
         sys.settrace(wire.follow)
@@ -67,4 +72,6 @@ def interrupted(call: Callable[[], object], at: int, more: int) -> bool:
         wire.on = False
         sys.settrace(tracer)
         signal.signal(signal.SIGINT, previous)
+        if collects:
+            gc.enable()
     return wire.tripped > 0
