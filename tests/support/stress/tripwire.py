@@ -58,7 +58,8 @@ class Tripwire:
 def interrupted(call: Callable[[], object], at: int, more: int) -> bool:
     """Call, interrupted at the n-th place and ``more`` times after it; False when the call has fewer.
 
-    Without the garbage collector: libraries hang callbacks on it, which would be interrupted in place of the call.
+    The garbage collector is off meanwhile: libraries hang callbacks on it, which would be interrupted in
+    place of the call.
     """
     wire, collects = Tripwire(at, more), gc.isenabled()
     gc.disable()
