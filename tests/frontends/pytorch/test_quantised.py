@@ -28,8 +28,8 @@ SCALES, ZEROS = torch.tensor([0.02, 0.03, 0.05]), torch.tensor([0, 3, -7])
 
 @pytest.fixture(autouse=True)
 def seed() -> None:
-    """Values for a test that do not depend on those before it: where a mean of bytes lands on half a step, two
-    correct orders of summation round it to neighbouring bytes."""
+    """Draw the same values whatever ran before: where a mean of bytes lands on half a step, two correct
+    orders of summation round it to neighbouring bytes."""
     torch.manual_seed(0)
 
 
