@@ -21,6 +21,7 @@ from typing import Union
 
 from mansard.arguments import integer, shown
 from mansard.errors import ArtifactError, ShapeContractError
+from mansard.python_syntax import parse_expression
 
 INT_MAX = 2**62
 
@@ -434,7 +435,7 @@ def parse(text: str | int, symbols: Mapping[str, Dim]) -> DimLike:
     if len(text) > _MAX_TEXT:
         raise ArtifactError(f"not a dim expression: {_shown(text)} has {len(text)} characters")
     try:
-        tree = ast.parse(text, mode="eval").body
+        tree = parse_expression(text)
         return simplify(_parse_node(tree, symbols, text))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ArtifactError(f"not a dim expression: {_shown(text)}") from error

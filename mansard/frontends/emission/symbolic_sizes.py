@@ -9,6 +9,7 @@ from mansard import dims
 from mansard.dims import Dim, DimLike
 from mansard.errors import ImportModelError
 from mansard.frontends.linalg.module import AUTOMATIC_MAX
+from mansard.python_syntax import parse_expression
 
 _OPERATORS: dict[type[ast.operator], Callable[[DimLike, DimLike], DimLike]] = {
     ast.Add: dims.add, ast.Sub: lambda a, b: dims.add(a, dims.mul(b, -1)), ast.Mult: dims.mul,
@@ -37,7 +38,7 @@ class SymbolicSizes:
         """An expression such as ``2*b + floordiv(c, 2)`` or ``4*h - 1``. Raises ImportModelError for
         others."""
         try:
-            return self._value(ast.parse(text, mode="eval").body)
+            return self._value(parse_expression(text))
         except (SyntaxError, ValueError, RecursionError, MemoryError, ZeroDivisionError) as error:
             raise ImportModelError(f"a size of {text} is not supported") from error
 

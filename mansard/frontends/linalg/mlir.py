@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -14,6 +13,7 @@ from mansard.dtypes import DType
 from mansard.errors import ImportModelError, UnsupportedOpError
 from mansard.frontends.mlir_worker.passes import location_text
 from mansard.ir.scalar import Const
+from mansard.python_syntax import parse_literal
 
 __all__ = [
     "DYNAMIC",
@@ -94,7 +94,7 @@ def parse_dense(text: str, dtype: np.dtype[np.generic], shape: Sequence[int]) ->
     if content.startswith('"0x'):
         data = bytes.fromhex(content[3:-1])
         return np.frombuffer(data, dtype=dtype).reshape(shape)
-    values = ast.literal_eval(re.sub(r"\b(true|false)\b", lambda m: m.group(1).title(), content) or "[]")
+    values = parse_literal(re.sub(r"\b(true|false)\b", lambda m: m.group(1).title(), content) or "[]")
     flat = list(_flatten(values))
     if any(isinstance(v, int) and abs(v) > 448 for v in flat) and dtype.kind not in "iub":
         # Non-finite floats are printed as their bits, in hex.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from mansard.dtypes import DType
 from mansard.errors import ArtifactError, GraphSyntaxError
 from mansard.ir.text.literals import NAME, Number
 from mansard.ir.types import IndexMap, Linear, TensorType, Value
+from mansard.python_syntax import parse_literal
 
 _SPACE = re.compile(r"[ \t\r]*")
 _WORD = re.compile(r"[A-Za-z_]\w*")
@@ -115,7 +115,7 @@ class Scanner:
         if match is None:
             self.fail(expected)
         try:
-            return str(ast.literal_eval(match.group()))
+            return str(parse_literal(match.group()))
         except (SyntaxError, ValueError):
             self.fail(expected, start)
 

@@ -22,6 +22,7 @@ from mansard.dims import DimLike
 from mansard.errors import ImportModelError
 from mansard.frontends.pytorch.sizes.symbols import SymbolTable, input_sizes, shape_environment
 from mansard.plan.constraints import ShapeConstraint
+from mansard.python_syntax import parse_expression
 
 _RELATIONS = {ast.LtE: "<=", ast.Lt: "<", ast.GtE: "<=", ast.Gt: "<", ast.Eq: "==", ast.NotEq: "!="}
 _OPERATORS: Mapping[type, Callable[[DimLike, DimLike], DimLike]] = {
@@ -61,7 +62,7 @@ def shape_constraints(
     constraints: list[ShapeConstraint] = []
     for guard in stated:
         try:
-            constraints += _Guard(sources, shapes).constraints(ast.parse(guard.strip(), mode="eval").body)
+            constraints += _Guard(sources, shapes).constraints(parse_expression(guard.strip()))
         except (_NoFormError, SyntaxError) as error:
             raise ImportModelError(
                 f"the program was exported for sizes where {guard}, which has no form as a constraint "
@@ -161,7 +162,7 @@ def _sources(program: torch.export.ExportedProgram) -> dict[str, int]:
             numbers[f"L['{name}']{rest}"] = number
             if several := re.fullmatch(r"(.+)_(\d+)", str(name)):  # of a parameter *args
                 numbers.setdefault(f"L['{several[1]}'][{several[2]}]{rest}", number)
-    return {ast.unparse(ast.parse(source)): number for source, number in numbers.items()}
+    return {ast.unparse(parse_expression(source)): number for source, number in numbers.items()}
 
 
 def _argument_names(program: torch.export.ExportedProgram) -> list[Any]:
