@@ -16,6 +16,7 @@ import zlib
 from collections.abc import Generator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 _GATES = {"vulkan": "a Vulkan", "emulation": "an emulation"}
@@ -57,6 +58,8 @@ def _prepare_environment() -> None:
 
 _prepare_environment()
 pytest.register_assert_rewrite("support")
+# The same examples in every run, and no limits of time: a machine may be busy or slow.
+hypothesis.settings.load_profile("ci")
 
 
 _LONG = (
