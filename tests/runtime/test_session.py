@@ -312,9 +312,10 @@ def test_closing_waits_and_frees_everything(make):
     assert device.live > 0
     device.gate.clear()
     results: list[np.ndarray] = []
+    before = device.submissions
     caller = threading.Thread(target=lambda: results.append(model(X)))
     caller.start()
-    while device.submissions < 2:
+    while device.submissions == before:
         time.sleep(0.001)
     threading.Timer(0.02, device.gate.set).start()
     model.close()
