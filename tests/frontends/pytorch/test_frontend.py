@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ import pytest
 import torch
 from support.frontends.torch_import import Apply, check
 from torch import nn
+from torch._export import utils as export_functions
 from torch._higher_order_ops.while_loop import while_loop
 
 from mansard.errors import ImportModelError, UnsupportedOpError
 from mansard.frontends import import_model
+from mansard.frontends.pytorch.decompositions.overrides import quick_overrides
 from mansard.frontends.pytorch.importer import import_torch
 from mansard.ir.interpreter.graph import interpret
 
@@ -299,3 +302,28 @@ def test_things_that_are_no_pytorch_model(tmp_path: Path) -> None:
     (tmp_path / "broken.pt2").write_bytes(b"not a program")
     with pytest.raises(ImportModelError, match=r"broken\.pt2 is not a program"):
         import_torch(tmp_path / "broken.pt2")
+
+
+# What PyTorch's decompositions cost ---------------------------------------------------------------
+def test_decompositions_leave_torch_as_it_was() -> None:
+    def replaced() -> tuple[Any, Any]:
+        return torch._ops.Callable, export_functions._materialize_cpp_cia_ops  # type: ignore[attr-defined]
+
+    before = replaced()
+    inside: list[tuple[Any, Any]] = []
+    entered, leave = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with quick_overrides():
+            entered.set()
+            leave.wait(10)
+            inside.append(replaced())
+
+    thread = threading.Thread(target=other)
+    with quick_overrides():
+        thread.start()
+        entered.wait(10)
+    leave.set()
+    thread.join()
+    assert all(a is not b for a, b in zip(inside[0], before, strict=True))
+    assert replaced() == before
