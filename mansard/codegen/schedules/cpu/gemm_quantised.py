@@ -120,8 +120,9 @@ def _tiles(nest: Nest, found: QuantisedWeights, target: KernelTarget) -> list[Re
     vectors = -(-panels.columns[0] // lanes)
     depth = panels.depth // found.step
     costs = {}
+    most = max(1, WIDTH // lanes) if rows == 1 else MAX_COLUMNS
     for r in range(1, min(rows, MAX_ROWS) + 1):
-        for c in range(1, min(vectors, MAX_COLUMNS) + 1):
+        for c in range(1, min(vectors, most, MAX_COLUMNS) + 1):
             if r * c + c + 1 <= target.vector_registers:
                 cycles = depth * _step_cycles(nest, found, target, r, c)
                 costs[r, c] = -(-rows // r) * -(-vectors // c) * cycles, int(WORKGROUP_CYCLES / cycles)
