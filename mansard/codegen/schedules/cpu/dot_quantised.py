@@ -91,7 +91,9 @@ def _tile(nest: Nest, product: DequantisedProduct, target: KernelTarget) -> _Til
     rows = fit_tile(estimate(nest.total(product.row)) if product.row else 1, MAX_ROWS)
     extent = estimate(nest.total(product.column))
     columns, chains = min(extent, max(2, CELLS // rows // 2 if rows > 1 else 4)), 1
-    if rows == 1 and product.reduced[:-1] and step_of(product, target) > 1:
+    # 4-bit codes that become floats take more instructions than memory takes time: columns share loads of x.
+    bound_by_memory = product.codes.value.type.dtype.bits == 8 or step_of(product, target) == 4
+    if rows == 1 and product.reduced[:-1] and bound_by_memory:
         columns, chains = 1, CHAINS
     depth = estimate(nest.total([loop for group in product.reduced for loop in group]))
     row_bytes = depth * product.codes.value.type.dtype.bits // 8
