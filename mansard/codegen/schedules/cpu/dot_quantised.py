@@ -12,7 +12,6 @@ the end. Within a group x and codes are multiplied without scales, as `small_int
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -31,9 +30,6 @@ from mansard.ir.scalar import Scalar
 
 F32 = DType.F32
 MAX_ROWS, CELLS = 8, 16
-CHAINS = 2
-"""Accumulators of a single row of x, whose columns are read one after another: from memory, one stream of
-codes arrives 2.5 times as fast as four that alternate every few lines (Zen 4, rows of 1 KiB)."""
 UNROLLED = 4
 """Vectors of a group that are emitted one after another; more are a loop."""
 TASK_BYTES = 64 * 1024
@@ -50,8 +46,6 @@ BATCH = 8
 class _Tile:
     rows: int
     columns: int
-    chains: int
-    """Accumulators of a cell, which groups take in turn."""
     block: int
     """Column tiles of a workgroup."""
     codes: int
@@ -90,15 +84,22 @@ def _codes(nest: Nest, product: DequantisedProduct, target: KernelTarget) -> int
 def _tile(nest: Nest, product: DequantisedProduct, target: KernelTarget) -> _Tile:
     rows = fit_tile(estimate(nest.total(product.row)) if product.row else 1, MAX_ROWS)
     extent = estimate(nest.total(product.column))
-    columns, chains = min(extent, max(2, CELLS // rows // 2 if rows > 1 else 4)), 1
-    # 4-bit codes that become floats take more instructions than memory takes time: columns share loads of x.
-    bound_by_memory = product.codes.value.type.dtype.bits == 8 or step_of(product, target) == 4
-    if rows == 1 and product.reduced[:-1] and bound_by_memory:
-        columns, chains = 1, CHAINS
+    columns = min(extent, max(2, CELLS // rows // 2) if rows > 1 else _columns_of_a_row(product, target))
     depth = estimate(nest.total([loop for group in product.reduced for loop in group]))
     row_bytes = depth * product.codes.value.type.dtype.bits // 8
     wanted = min(TASK_BYTES // row_bytes, -(-extent // MIN_TASKS))
-    return _Tile(rows, columns, chains, max(1, wanted // columns), _codes(nest, product, target))
+    return _Tile(rows, columns, max(1, wanted // columns), _codes(nest, product, target))
+
+
+def _columns_of_a_row(product: DequantisedProduct, target: KernelTarget) -> int:
+    """How many columns a single row of x is multiplied with at a time.
+
+    One, where memory is the bound: one stream of codes arrives 2.5 times as fast as four that alternate every
+    few lines (Zen 4, rows of 1 KiB). Codes of 4 bits that become floats take more instructions than memory
+    takes time, and share loads of x; without groups, several columns are what hides the latency of sums.
+    """
+    of_bytes = product.codes.value.type.dtype.bits == 8 or step_of(product, target) == 4
+    return 1 if of_bytes and product.reduced[:-1] else 4
 
 
 class _Rows:
@@ -129,15 +130,14 @@ class _Rows:
 
     def _compute(self, rows: Sequence[KValue], columns: Sequence[KValue]) -> None:
         cells = [(row, column) for row in rows for column in columns]
-        zeros = [self.b.const(0.0, F32, self.lanes) for _ in range(len(cells) * self.tile.chains)]
+        zeros = [self.b.const(0.0, F32, self.lanes) for _ in cells]
         *outer, inner = self.product.reduced[:-1] or ([],)
 
         def groups(carried: Sequence[KValue]) -> Sequence[KValue]:
             return self._groups(inner, rows, columns, carried)
 
         sums = reduce.loops(self.frame, outer, zeros, groups)
-        for cell, (row, column) in enumerate(cells):
-            total = functools.reduce(self.b.add, sums[cell :: len(cells)])
+        for (row, column), total in zip(cells, sums, strict=True):
             with self.ev.scope():
                 self._bind(row, column)
                 self.frame.store_results(self.root, self.b.reduce("add", total))
@@ -147,7 +147,7 @@ class _Rows:
     ) -> Sequence[KValue]:
         """The accumulators after all groups along ``loop_``, if there is one: several at a time, so that
         their scales are one vector."""
-        b, ev = self.b, self.ev
+        b, ev, out = self.b, self.ev, carried
         if not loop_:
             factors = self._factors(None, 1, rows, columns)
             return self._group(rows, columns, carried, factors, 0)
@@ -156,14 +156,10 @@ class _Rows:
             batch //= 2
         with b.for_(0, ev.dim(extent), batch, carried) as loop, ev.scope():
             ev.bind(loop_, loop.index)
-            factors, out = self._factors(loop_, batch, rows, columns), list(loop.carried)
-            cells = len(rows) * len(columns)
+            factors, out = self._factors(loop_, batch, rows, columns), loop.carried
             for number in range(batch):
                 ev.bind(loop_, loop.index, number)
-                first = number % self.tile.chains * cells
-                out[first : first + cells] = self._group(
-                    rows, columns, out[first : first + cells], factors, number
-                )
+                out = self._group(rows, columns, out, factors, number)
             loop.yield_(*out)
         return loop.results
 
