@@ -12,6 +12,7 @@ from mansard.dtypes import DType
 from mansard.frontends.decoders.checkpoint import open_checkpoint
 from mansard.frontends.decoders.decoder import DecoderOptions, build_decoder
 from mansard.frontends.decoders.families import describe
+from mansard.quantisation import quantize
 
 SHAPE = {"hidden_size": 128, "intermediate_size": 192, "max_position_embeddings": 320, "vocab_size": 200}
 
@@ -23,10 +24,24 @@ def checkpoint(tmp_path_factory):
     return open_checkpoint(folder)
 
 
+INT8, INT4 = (quantize(kind, group_size=32, activations="int8") for kind in ("int8", "int4"))
+WEIGHTS = quantize("int8", group_size=32)
+
+
 @pytest.mark.parametrize(
-    ("dtype", "target"), [(DType.F32, "cpu"), (DType.BF16, "cpu"), (DType.F32, "cpu:x86-64-v3")]
+    ("dtype", "target", "quantisation"),
+    [
+        (DType.F32, "cpu", None),
+        (DType.BF16, "cpu", None),
+        (DType.F32, "cpu:x86-64-v3", None),
+        (DType.BF16, "cpu", INT8),
+        (DType.BF16, "cpu", INT4),
+        (DType.BF16, "cpu", WEIGHTS),
+        (DType.F32, "cpu:x86-64-v3", INT8),
+        (DType.F32, "cpu:x86-64-v3", WEIGHTS),
+    ],
 )
-def test_rows_of_a_window_are_those_of_single_steps(checkpoint, dtype, target):
+def test_rows_of_a_window_are_those_of_single_steps(checkpoint, dtype, target, quantisation):
     require_cpu(target)
     lengths = {"": 64, "one": 1, "window": Dim("window", 1, 8, typical=4)}
     architecture = describe(checkpoint.config)
@@ -34,12 +49,15 @@ def test_rows_of_a_window_are_those_of_single_steps(checkpoint, dtype, target):
         name: build_decoder(
             checkpoint,
             architecture,
-            DecoderOptions(320, length, dtype=dtype, cache_dtype=dtype, all_logits=True),
+            DecoderOptions(
+                320, length, dtype=dtype, cache_dtype=dtype, all_logits=True, unpack=quantisation is not None
+            ),
         )
         for name, length in lengths.items()
     }
     ids = np.random.default_rng(0).integers(0, SHAPE["vocab_size"], (1, 280))
-    with model_of(compile_methods(graphs, CompileOptions(targets=(target,)))) as model:
+    options = CompileOptions(targets=(target,), quantisation=quantisation)
+    with model_of(compile_methods(graphs, options)) as model:
         for start in range(0, 256, 64):
             model(tokens=ids[:, start : start + 64], positions=np.array([start]))
         one, window = model.method("one"), model.method("window")
