@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 
 from mansard.errors import ImportModelError, MansardError, UnsupportedOpError
 from mansard.frontends.pytorch.buffer_aliases import merge_aliases, partial_alias
-from mansard.frontends.pytorch.decompositions.overrides import quick_overrides
+from mansard.frontends.pytorch.decompositions.overrides import QUICK_OVERRIDES
 from mansard.frontends.pytorch.decompositions.quantised import define_ops
 from mansard.frontends.pytorch.decompositions.table import decomposition_table
 from mansard.frontends.pytorch.expansion.functions import TraceableFunctions
@@ -174,7 +174,7 @@ def decompose(program: torch.export.ExportedProgram) -> torch.export.ExportedPro
     program = _expanded(program)
     guards = DecompositionGuards(program)
     try:
-        with quiet(), _unprinted(), quick_overrides(), torch.no_grad():
+        with quiet(), _unprinted(), QUICK_OVERRIDES, torch.no_grad():
             table = guards.watch(decomposition_table())
             decomposed = program.run_decompositions(
                 {op: rule for op, rule in table.items() if op not in RECURRENT_OPS}

@@ -18,7 +18,7 @@ from torch._higher_order_ops.while_loop import while_loop
 
 from mansard.errors import ImportModelError, UnsupportedOpError
 from mansard.frontends import import_model
-from mansard.frontends.pytorch.decompositions.overrides import quick_overrides
+from mansard.frontends.pytorch.decompositions.overrides import QUICK_OVERRIDES
 from mansard.frontends.pytorch.importer import import_torch
 from mansard.ir.interpreter.graph import interpret
 
@@ -314,13 +314,13 @@ def test_decompositions_leave_torch_as_it_was() -> None:
     entered, leave = threading.Event(), threading.Event()
 
     def other() -> None:
-        with quick_overrides():
+        with QUICK_OVERRIDES:
             entered.set()
             leave.wait(10)
             inside.append(replaced())
 
     thread = threading.Thread(target=other)
-    with quick_overrides():
+    with QUICK_OVERRIDES:
         thread.start()
         entered.wait(10)
     leave.set()

@@ -17,7 +17,7 @@ import functools
 import importlib
 import threading
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -28,47 +28,36 @@ _REPLACEMENTS: tuple[tuple[str, str, Callable[[Any], Any]], ...] = (
 """Module, name in it, and what gives its replacement."""
 
 
-class _Replacements:
-    """What is replaced now, for all threads that decompose; the last of them restores the originals."""
+class QuickOverrides:
+    """While any thread is inside, overrides of composite ops are cheap; the last to leave restores what was
+    replaced. No effect on versions of PyTorch without the names."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._threads = 0
+        self._inside = 0
         self._originals: list[tuple[ModuleType, str, Any]] = []
 
-    def enter(self) -> None:
+    def __enter__(self) -> None:
         with self._lock:
-            self._threads += 1
-            if self._threads > 1:
+            self._inside += 1
+            if self._inside > 1:
                 return
             for module_name, name, replacement in _REPLACEMENTS:
-                try:
+                with contextlib.suppress(ImportError, AttributeError):
                     module = importlib.import_module(module_name)
                     original = getattr(module, name)
-                except (ImportError, AttributeError):
-                    continue
-                self._originals.append((module, name, original))
-                setattr(module, name, replacement(original))
+                    setattr(module, name, replacement(original))
+                    self._originals.append((module, name, original))
 
-    def leave(self) -> None:
+    def __exit__(self, *error: object) -> None:
         with self._lock:
-            self._threads -= 1
-            if self._threads:
+            self._inside -= 1
+            if self._inside:
                 return
             for module, name, original in self._originals:
                 setattr(module, name, original)
             self._originals.clear()
 
 
-_replacements = _Replacements()
-
-
-@contextlib.contextmanager
-def quick_overrides() -> Iterator[None]:
-    """While open, overrides of composite ops are cheap. No effect on versions of PyTorch without the names
-    that are replaced."""
-    _replacements.enter()
-    try:
-        yield
-    finally:
-        _replacements.leave()
+QUICK_OVERRIDES = QuickOverrides()
+"""The one of this process, as what it replaces is."""
