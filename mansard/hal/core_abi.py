@@ -198,6 +198,7 @@ SIGNATURES: Signatures = {
     "mn_cpu_queue_let_go": (None, (_ptr,)),
     "mn_memory_map": (_int, (_u64, _out_u64)),
     "mn_memory_unmap": (None, (_u64, _u64)),
+    "mn_memory_small_pages": (None, (_u64, _u64)),
     "mn_code_map": (_int, (_ptr, _u64, _out_u64)),
     "mn_code_map_file": (_int, (_int, _u64, _u64, _out_u64)),
     "mn_code_unmap": (None, (_u64, _u64)),

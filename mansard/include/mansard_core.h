@@ -381,6 +381,9 @@ MN_API void mn_cpu_queue_let_go(mn_queue *queue);
 MN_API int mn_memory_map(uint64_t size, uint64_t *address);
 MN_API void mn_memory_unmap(uint64_t address, uint64_t size);
 
+/* Take memory in pages of the least size from now on, for what fills up bit by bit. */
+MN_API void mn_memory_small_pages(uint64_t address, uint64_t size);
+
 /* Read-execute memory holding a copy of `bytes`: written first, then sealed; never both. */
 MN_API int mn_code_map(const void *bytes, uint64_t size, uint64_t *address);
 /* The same straight from a file; `offset` must be a multiple of the page size. */

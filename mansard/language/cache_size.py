@@ -12,8 +12,11 @@ from mansard.plan.plan import Plan
 
 def check_cache_size(plan: Plan) -> None:
     """Raise OutOfMemoryError for states of a model that exceed the memory of a device that is present."""
-    memory = {info.id: max((heap.size for heap in info.heaps), default=0) for info in registry.devices()}
-    for device, size in _state_bytes(plan).items():
+    states = _state_bytes(plan)
+    drivers = {device.partition(":")[0] for device in states}
+    present = [info for name in sorted(drivers) for info in registry.devices(name)]
+    memory = {info.id: max((heap.size for heap in info.heaps), default=0) for info in present}
+    for device, size in states.items():
         if size > memory.get(device, 0) > 0:
             description = Description.from_info(plan.info)
             raise OutOfMemoryError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import os
 import threading
@@ -156,6 +155,8 @@ class LanguageModel:
             async for token in tokens:
                 yield token
             return
+        import asyncio  # loaded already: an event loop runs
+
         step: asyncio.Future[Token | None] | None = None
         try:
             while True:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
@@ -38,6 +37,8 @@ class Results(Generic[Item]):
 
     async def get_async(self, timeout: float | None = None) -> Item:
         """`get`, without blocking the event loop."""
+        import asyncio  # loaded already: an event loop runs
+
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(timeout):
             while True:

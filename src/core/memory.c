@@ -51,6 +51,11 @@ void mn_memory_unmap(uint64_t address, uint64_t size) {
     munmap((void *)(uintptr_t)address, round_up(size, page_size()));
 }
 
+void mn_memory_small_pages(uint64_t address, uint64_t size) {
+    /* Advice, as above; where the memory is a device's, the system does not take it. */
+    madvise((void *)(uintptr_t)address, size, MADV_NOHUGEPAGE);
+}
+
 int mn_code_map(const void *bytes, uint64_t size, uint64_t *address) {
     if (size == 0) return mn_error(MN_INVALID, "a code image may not be empty");
     uint64_t rounded = round_up(size, page_size());

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections import defaultdict, deque
 
 SAMPLES = 5
@@ -30,7 +29,7 @@ class Timings:
     def get(self, kind: object) -> float | None:
         """The typical time of a kind; None if it is not known."""
         samples = self._samples.get(kind)
-        return statistics.median(samples) if samples else None
+        return sorted(samples)[len(samples) // 2] if samples else None
 
 
 class WindowLength:

@@ -25,6 +25,14 @@ def map_pages(size: int) -> Bytes:
     return array
 
 
+def take_small_pages(address: int, size: int) -> None:
+    """Let the whole pages of a range become resident one by one, where the host allocated it."""
+    page = os.sysconf("SC_PAGE_SIZE")
+    first, end = -(-address // page) * page, (address + size) // page * page
+    if end > first:
+        native.core.mn_memory_small_pages(first, end - first)
+
+
 def physical_memory() -> int:
     """Bytes of the machine's memory."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -13,6 +13,7 @@ from mansard.plan.stores import Layout, Store
 from mansard.runtime.devices.binding import BoundSlot
 from mansard.runtime.memory.constants import Constants
 from mansard.runtime.memory.download import download
+from mansard.runtime.memory.host_pages import take_small_pages
 from mansard.runtime.memory.stores import StoreMemory, StorePlace
 from mansard.runtime.memory.upload import upload
 
@@ -58,6 +59,7 @@ class States:
         self.memory = StoreMemory(slots)
         self.memory.allocate(self._stores, {store: _state_bytes(store) for store in self._stores}, "states")
         for store in self._stores:
+            self._in_small_pages(store)
             self._kept[store] = (self, store)
             self._places.copies.setdefault(_name(store), []).append((self, store))
             self._places.current.setdefault(_name(store), (self, store))
@@ -115,6 +117,13 @@ class States:
     def close(self) -> None:
         """Free the memory."""
         self.memory.close()
+
+    def _in_small_pages(self, store: Store) -> None:
+        """Let the host's memory behind a state grow with what calls write: a cache fills a row of every
+        head at a time, and rows of many heads share a huge page."""
+        buffer, offset = self.memory.place(store, store.allocator)
+        if buffer.host_pointer is not None:
+            take_small_pages(buffer.host_pointer + offset, _state_bytes(store))
 
     def _reset(self, store: Store) -> None:
         size, slot = _state_bytes(store), store.allocator
