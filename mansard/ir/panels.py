@@ -21,12 +21,16 @@ class Panels:
     is what a register tile of ``width`` columns reads, from its first to its last byte. ``group`` > 1
     puts that many reduced positions of a column side by side, as dot-product instructions want them. Groups
     begin anew with every run of the innermost reduced loop: zeros fill up its last one.
+
+    With ``halves`` the first half of a group alternates with its second one: of integers of 4 bits the low
+    halves of the bytes then are the first positions, in order, and the high halves those behind them.
     """
 
     columns: tuple[int, int]
     reduced: tuple[tuple[int, int], ...]
     width: int
     group: int = 1
+    halves: bool = False
 
     @property
     def run(self) -> int:
@@ -63,5 +67,7 @@ class Panels:
         runs = int(np.prod([extent for extent, _ in self.reduced[:-1]], dtype=np.int64))
         padded = np.zeros((runs, self.run, panels * self.width), dense.dtype)
         padded[:, :inner, :columns] = walked.reshape(runs, inner, columns)
-        split = padded.reshape(groups, self.group, panels, self.width)
-        return np.ascontiguousarray(split.transpose(2, 0, 3, 1)).reshape(self.shape)
+        split = padded.reshape(groups, self.group, panels, self.width).transpose(2, 0, 3, 1)
+        if self.halves:
+            split = split.reshape(*split.shape[:-1], 2, self.group // 2).swapaxes(-1, -2)
+        return np.ascontiguousarray(split).reshape(self.shape)

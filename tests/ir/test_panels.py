@@ -50,6 +50,15 @@ def test_groups_begin_anew_with_every_run_of_the_innermost_loop():
     np.testing.assert_array_equal(packed[0, 1, 2], [*dense[1, :, 2], 0])
 
 
+def test_halves_of_groups_alternate():
+    dense = np.arange(48, dtype=np.int8).reshape(16, 3)
+    plain, halves = (Panels((3, 1), ((16, 3),), width=4, group=8, halves=h) for h in (False, True))
+    packed = halves.pack(dense)
+    assert packed.shape == plain.shape == (1, 2, 4, 8)
+    np.testing.assert_array_equal(packed[..., 0::2], plain.pack(dense)[..., :4])
+    np.testing.assert_array_equal(packed[..., 1::2], plain.pack(dense)[..., 4:])
+
+
 def test_only_constants_with_one_reader_may_be_packed():
     b = GraphBuilder()
     x = b.input("x", (8, 4), F32)

@@ -9,7 +9,9 @@ from support.kernels.runner import require_cpu
 
 from mansard import dims
 from mansard.codegen.loop_nest import Nest
-from mansard.codegen.schedules.cpu import dot_quantised, gemm_quantised, gemm_unpacked
+from mansard.codegen.schedules.cpu.quantised import dot as quantised_dot
+from mansard.codegen.schedules.cpu.quantised import dot_halves, gemm_unpacked
+from mansard.codegen.schedules.cpu.quantised import gemm as quantised_gemm
 from mansard.compiler.targets import resolve_targets
 from mansard.dims import Dim
 from mansard.dtypes import DType
@@ -38,6 +40,10 @@ FORMS = [
     Form(16, 64, 0, I8, BF16),
     Form(1, 64, 32),
     Form(1, 64, 32, I4, BF16),
+    Form(24, 512, 256, I4, I8, scaled_x=True),  # groups of several vectors
+    Form(20, 60, 20, I4, I8),  # groups that are no pairs of four
+    Form(20, 72, 24, I4, I8, F32),
+    Form(40, 256, 16, I4, I8, scaled_x=True),  # vectors of several groups
 ]
 
 
@@ -124,7 +130,7 @@ def test_every_form_has_a_schedule_of_its_own(form, rows):
     (dispatch,) = mark_packable(fuse(graph)).dispatches
     nest = Nest(dispatch)
     (root,) = (r for r in nest.roots if r.reduces)
-    assert gemm_quantised.find(nest, root, target) is not None
+    assert quantised_gemm.find(nest, root, target) is not None
 
 
 @pytest.mark.parametrize(
@@ -143,7 +149,7 @@ def test_many_rows_of_floats_unpack_weights_once(target, form, rows, expected):
     (dispatch,) = mark_packable(fuse(run_passes(graph_of(form, rows), canonical_steps()))).dispatches
     nest = Nest(dispatch)
     (root,) = (r for r in nest.roots if r.reduces)
-    weights = gemm_quantised.find(nest, root, kernel_target)
+    weights = quantised_gemm.find(nest, root, kernel_target)
     assert weights is not None
     assert gemm_unpacked.applies(nest, weights, kernel_target) is expected
 
@@ -157,7 +163,53 @@ def test_weights_with_another_reader(form, rows):
     (nest,) = (n for n in nests if any(r.reduces for r in n.roots))
     (root,) = (r for r in nest.roots if r.reduces)
     target = resolve_targets(["cpu"], PlacementOptions(fallback="error"))[0].kernel
-    assert gemm_quantised.find(nest, root, target) is None
+    assert quantised_gemm.find(nest, root, target) is None
     if form.n > 1 and (form.group or form.k) % 16 == 0:
-        assert dot_quantised.find(nest, root, target) is not None
+        assert quantised_dot.find(nest, root, target) is not None
     check(graph, inputs, "cpu", rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("target", "form", "expected"),
+    [
+        ("cpu:x86-64-v3", Form(50, 64, 32, I4, I8, scaled_x=True), True),
+        ("cpu:znver4", Form(50, 64, 32, I4, I8, scaled_x=True), False),  # vectors of 128 codes
+        ("cpu:znver4", Form(50, 128, 32, I4, I8, scaled_x=True), True),
+        ("cpu:x86-64-v3", Form(24, 512, 256, I4, I8), True),
+        ("cpu:x86-64-v3", Form(24, 2048, 1024, I4, I8), False),  # too many vectors of a group
+        ("cpu:x86-64-v3", Form(20, 72, 24, I4, I8), False),  # groups that are no part of a vector
+        ("cpu:x86-64-v3", Form(40, 64, 32, U4, I8), False),
+        ("cpu:x86-64-v3", Form(40, 64, 32, I4, BF16), False),
+        ("cpu:x86-64-v3", Form(40, 1 << 18, 32, I4, I8), False),  # too deep for the stack
+    ],
+    ids=str,
+)
+def test_halves_of_bytes_are_multiplied_apart(target, form, expected):
+    kernel_target = resolve_targets([target], PlacementOptions(fallback="error"))[0].kernel
+    graph = run_passes(graph_of(form, 1, shared=True), canonical_steps())
+    nests = [Nest(dispatch) for dispatch in mark_packable(fuse(graph)).dispatches]
+    (nest,) = (n for n in nests if any(r.reduces for r in n.roots))
+    (root,) = (r for r in nest.roots if r.reduces)
+    product = quantised_dot.find(nest, root, kernel_target)
+    assert product is not None
+    assert dot_halves.applies(nest, product, kernel_target) is expected
+
+
+@pytest.mark.parametrize("target", ["cpu", "cpu:x86-64-v3", "cpu:x86-64-v2"])
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("form", [FORMS[n] for n in (2, 14, 17)], ids=str)
+def test_a_row_has_the_sums_of_a_window(target, form, shared):
+    """To the last bit, whichever instructions there are."""
+    from mansard.api import Model
+    from mansard.artifact.resources import MemoryResources
+    from mansard.compiler import CompileOptions, compile_graph
+
+    require_cpu(target)
+    weights, inputs, results = Weights(form), inputs_of(form, 9), []
+    for rows in (1, 9):
+        result = compile_graph(
+            graph_of(form, rows, shared=shared, weights=weights), CompileOptions(targets=(target,))
+        )
+        with Model(result.plan, MemoryResources(result.executables, result.weights)) as model:
+            results.append(outputs(model, [x[:rows] for x in inputs])[0])
+    np.testing.assert_array_equal(results[0][0], results[1][0])

@@ -18,15 +18,10 @@ from mansard.codegen.parameters import Parameters
 from mansard.codegen.schedules.common import reduce
 from mansard.codegen.schedules.common.base import Frame, Scheduled, choose_lanes, divides, estimate
 from mansard.codegen.schedules.common.contraction import Group, Shape, analyse, fit_tile
-from mansard.codegen.schedules.cpu import (
-    dot,
-    dot_quantised,
-    gemm,
-    gemm_dot,
-    gemm_quantised,
-    gemm_runtime_packed,
-    gemm_unpacked,
-)
+from mansard.codegen.schedules.cpu import dot, gemm, gemm_dot, gemm_runtime_packed
+from mansard.codegen.schedules.cpu.quantised import dot as quantised_dot
+from mansard.codegen.schedules.cpu.quantised import dot_halves, gemm_unpacked
+from mansard.codegen.schedules.cpu.quantised import gemm as quantised_gemm
 from mansard.dims import DimLike
 from mansard.dtypes import DType
 
@@ -58,12 +53,12 @@ _TILE_SIZES = (1, 2, 3, 4, 6, 8, 12, 14)
 def candidates(nest: Nest, target: KernelTarget) -> list[Parameters]:
     """Register tiles to try: ``rows`` and ``columns`` of `OuterTile`, the default first."""
     (root,) = (r for r in nest.roots if r.reduces)
-    quantised = gemm_quantised.find(nest, root, target)
+    quantised = quantised_gemm.find(nest, root, target)
     if quantised is not None:
         if gemm_unpacked.applies(nest, quantised, target):
             return gemm_unpacked.candidates(nest, quantised, target)
-        return gemm_quantised.candidates(nest, quantised, target)
-    if dot_quantised.find(nest, root, target) is not None:
+        return quantised_gemm.candidates(nest, quantised, target)
+    if quantised_dot.find(nest, root, target) is not None:
         return [Parameters()]
     shape = analyse(nest, root)
     if shape.form == "dot":
@@ -97,14 +92,16 @@ def candidates(nest: Nest, target: KernelTarget) -> list[Parameters]:
 def schedule(nest: Nest, target: KernelTarget, name: str, parameters: Parameters | None = None) -> Scheduled:
     """One task computes one register tile (all of its reduced dims); ``parameters`` as in `candidates`."""
     (root,) = (r for r in nest.roots if r.reduces)
-    quantised = gemm_quantised.find(nest, root, target)
+    quantised = quantised_gemm.find(nest, root, target)
     if quantised is not None:
         if gemm_unpacked.applies(nest, quantised, target):
             return gemm_unpacked.schedule(nest, target, name, quantised, parameters)
-        return gemm_quantised.schedule(nest, target, name, quantised, parameters)
-    by_rows = dot_quantised.find(nest, root, target)
+        return quantised_gemm.schedule(nest, target, name, quantised, parameters)
+    by_rows = quantised_dot.find(nest, root, target)
     if by_rows is not None:
-        return dot_quantised.schedule(nest, target, name, by_rows)
+        if dot_halves.applies(nest, by_rows, target):
+            return dot_halves.schedule(nest, target, name, by_rows)
+        return quantised_dot.schedule(nest, target, name, by_rows)
     shape = analyse(nest, root)
     if shape.form == "dot":
         return dot.schedule(nest, target, name)

@@ -37,7 +37,14 @@ def find_weights(
 
 
 def panels_of(
-    nest: Nest, value: Value, column: Group, reduced: Sequence[Group], width: int, group: int = 1
+    nest: Nest,
+    value: Value,
+    column: Group,
+    reduced: Sequence[Group],
+    width: int,
+    group: int = 1,
+    *,
+    halves: bool = False,
 ) -> Panels | None:
     """The panels of a constant that is indexed by ``column`` and every reduced loop given, and by no other.
     None as for `find_weights`."""
@@ -52,7 +59,9 @@ def panels_of(
     *inner, outer = [loop for loop in loops if loop is not None]
     # The panels must cover the constant: other elements would be lost.
     whole = math.prod(extent for extent, _ in (*inner, outer)) == value.type.elements
-    return Panels(outer, tuple(inner), width, group) if whole and _covers([*inner, outer]) else None
+    if not whole or not _covers([*inner, outer]):
+        return None
+    return Panels(outer, tuple(inner), width, group, halves)
 
 
 def _loop(nest: Nest, group: Group, steps: dict[int, DimLike]) -> tuple[int, int] | None:

@@ -2,7 +2,7 @@
 a tied embedding, and those of few columns (`mansard.ir.quantised_weight`).
 
 As `mansard.codegen.schedules.cpu.dot`: vectors along K, each accumulator one output, whose lanes are added at
-the end. Within a group x and codes are multiplied without scales, as `small_integers` says.
+the end. Within a group x and codes are multiplied without scales, as `multiplication` says.
 
     for column tile of my columns, for group of K:
         sums[r][c] = 0
@@ -24,7 +24,7 @@ from mansard.codegen.schedules.common.base import Frame, Scheduled, divides, est
 from mansard.codegen.schedules.common.contraction import Group, fit_tile
 from mansard.codegen.schedules.common.dequantised import DequantisedProduct, dequantised_product
 from mansard.codegen.schedules.common.dot_products import load_raw
-from mansard.codegen.schedules.cpu.small_integers import Multiplication, step_of
+from mansard.codegen.schedules.cpu.quantised.multiplication import Multiplication, step_of
 from mansard.dtypes import DType
 from mansard.ir.scalar import Scalar
 
@@ -43,7 +43,9 @@ BATCH = 8
 
 
 @dataclass(frozen=True)
-class _Tile:
+class RowTile:
+    """Rows and columns of a register tile, and what a workgroup has of them."""
+
     rows: int
     columns: int
     block: int
@@ -69,7 +71,7 @@ def find(nest: Nest, root: Root, target: KernelTarget) -> DequantisedProduct | N
 def schedule(nest: Nest, target: KernelTarget, name: str, product: DequantisedProduct) -> Scheduled:
     """The kernel of a product that `find` gives."""
     (root,) = (r for r in nest.roots if r.reduces)
-    return _Rows(Frame(nest, target, name), root, product, _tile(nest, product, target)).run()
+    return Rows(Frame(nest, target, name), root, product, default_tile(nest, product, target)).run()
 
 
 def _codes(nest: Nest, product: DequantisedProduct, target: KernelTarget) -> int:
@@ -81,14 +83,15 @@ def _codes(nest: Nest, product: DequantisedProduct, target: KernelTarget) -> int
     return codes if codes >= 2 * step else 1
 
 
-def _tile(nest: Nest, product: DequantisedProduct, target: KernelTarget) -> _Tile:
+def default_tile(nest: Nest, product: DequantisedProduct, target: KernelTarget) -> RowTile:
+    """The tile for the estimated number of rows."""
     rows = fit_tile(estimate(nest.total(product.row)) if product.row else 1, MAX_ROWS)
     extent = estimate(nest.total(product.column))
     columns = min(extent, max(2, CELLS // rows // 2) if rows > 1 else _columns_of_a_row(product, target))
     depth = estimate(nest.total([loop for group in product.reduced for loop in group]))
     row_bytes = depth * product.codes.value.type.dtype.bits // 8
     wanted = min(TASK_BYTES // row_bytes, -(-extent // MIN_TASKS))
-    return _Tile(rows, columns, max(1, wanted // columns), _codes(nest, product, target))
+    return RowTile(rows, columns, max(1, wanted // columns), _codes(nest, product, target))
 
 
 def _columns_of_a_row(product: DequantisedProduct, target: KernelTarget) -> int:
@@ -102,8 +105,10 @@ def _columns_of_a_row(product: DequantisedProduct, target: KernelTarget) -> int:
     return 1 if of_bytes and product.reduced[:-1] else 4
 
 
-class _Rows:
-    def __init__(self, frame: Frame, root: Root, product: DequantisedProduct, tile: _Tile) -> None:
+class Rows:
+    """Emits the kernel of a product for one tile."""
+
+    def __init__(self, frame: Frame, root: Root, product: DequantisedProduct, tile: RowTile) -> None:
         self.frame, self.root, self.product, self.tile = frame, root, product, tile
         self.b, self.ev, self.nest = frame.b, frame.ev, frame.nest
         step = step_of(product, frame.target)
@@ -122,11 +127,15 @@ class _Rows:
         tiles = dims.ceildiv(extent, tile.columns)
         first = b.mul(b.workgroup_id(1), b.idx(tile.block))
         last = self.frame.minimum(b.add(first, b.idx(tile.block)), self.ev.dim(tiles))
+        self._prepare(rows)
         with b.for_(first, last) as loop, self.ev.scope():
             self._compute(rows, self.frame.clamped(extent, loop.index, tile.columns))
         row_tiles = dims.ceildiv(row_extent, tile.rows)
         others = self.nest.total([loop for group in product.rest for loop in group])
         return self.frame.finish((row_tiles, dims.ceildiv(tiles, tile.block), others))
+
+    def _prepare(self, rows: Sequence[KValue]) -> None:
+        """What a workgroup does once for the rows of its tile."""
 
     def _compute(self, rows: Sequence[KValue], columns: Sequence[KValue]) -> None:
         cells = [(row, column) for row in rows for column in columns]

@@ -6,8 +6,9 @@ x          products
 8-bit      exact sums of four products each in i32, by dot-product instructions; where these take one
            unsigned factor, x plus 128, less the sums of 128 times the codes (`Multiplication.excess`)
 8-bit,     where x86 has no such instructions, codes of 4 bits: exact sums of two products each in i16,
-no VNNI    up to eight one after another; of many rows x is moved as above, of few the codes are, by 8,
-           less 8 times the sums of x
+no VNNI    up to eight one after another
+8-bit,     of many rows x is moved as above, of few the codes are, by 8, less 8 times the sums of x
+4-bit
 bf16       codes as bf16, sums of two exact products each in f32, likewise
 others     codes as f32, fused multiply-adds
 =========  ===========================================================================================
@@ -33,7 +34,8 @@ _BYTES = (DType.I8, DType.U8)
 _ONE_UNSIGNED = frozenset({"avx512vnni", "avxvnni"})
 _BOTH_SIGNED = frozenset({"avxvnniint8", "dotprod"})
 _HALF = 128
-_HALF_CODE = 8
+HALF_CODE = 8
+"""What moves codes of 4 bits into the unsigned range."""
 SHORT_STEPS = 8
 """Sums of two products that an i16 holds: of a u8 and a 4-bit code up to 2 * 255 * 8, of an i8 and a code
 moved by 8 up to 2 * 128 * 15."""
@@ -53,6 +55,16 @@ def dots_of_bytes(target: KernelTarget) -> bool:
     return not (_ONE_UNSIGNED | _BOTH_SIGNED).isdisjoint(target.features)
 
 
+def dots_of_unsigned_bytes(target: KernelTarget) -> bool:
+    """Whether the CPU has them for an unsigned and a signed factor, or none at all."""
+    return bool(_ONE_UNSIGNED & target.features) or not dots_of_bytes(target)
+
+
+def sums_of_pairs(target: KernelTarget) -> bool:
+    """Whether an unsigned and a signed factor are best added up in pairs of 16 bits."""
+    return "ssse3" in target.features and not dots_of_bytes(target)
+
+
 class Multiplication:
     """Emits the products of one kernel: vectors of ``lanes`` columns, ``step`` positions of K at a time, in
     tiles of ``rows`` by ``columns`` vectors."""
@@ -65,7 +77,10 @@ class Multiplication:
         step: int,
         lanes: int,
         tile: tuple[int, int],
+        *,
+        halves: bool = False,
     ) -> None:
+        """``halves``: how the panels of codes are ordered (`mansard.ir.panels.Panels`)."""
         self.b, self.root, self.product, self.step, self.lanes = frame.b, root, product, step, lanes
         self.sum = I32 if step == 4 else F32
         """The type of the sums within a group."""
@@ -73,15 +88,16 @@ class Multiplication:
         features, codes = frame.target.features, product.codes.value.type.dtype
         x_signed = step == 4 and product.stored is not None and product.stored.value.type.dtype.is_signed
         both = x_signed and codes.is_signed
-        x86 = "ssse3" in features and not dots_of_bytes(frame.target)
-        self.short = step == 4 and codes.bits == 4 and x86 and (x_signed or codes.is_signed)
+        pairs = sums_of_pairs(frame.target)
+        self.short = step == 4 and codes.bits == 4 and pairs and (x_signed or codes.is_signed)
         """Whether products are added up in i16 first."""
-        self.moved_codes = both and self.short and tile[0] <= tile[1]
-        """Whether codes are moved into the unsigned range."""
         needed = self.short or bool(_ONE_UNSIGNED & features and not _BOTH_SIGNED & features)
+        self.moved_codes = both and needed and codes.bits == 4 and tile[0] <= tile[1]
+        """Whether codes are moved into the unsigned range."""
         self.moved = both and needed and not self.moved_codes
         """Whether x is moved into the unsigned range."""
-        self.ones_unsigned = self.short and x_signed and not self.moved
+        self.ones_unsigned = (self.short or self.moved_codes) and x_signed and not self.moved
+        self.halves = halves
 
     @property
     def sums(self) -> bool:
@@ -124,7 +140,7 @@ class Multiplication:
             return b.sub(sum_, excess)
         if self.moved_codes:
             assert total is not None
-            return b.sub(sum_, b.mul(total, b.const(_HALF_CODE, I32, self.lanes)))
+            return b.sub(sum_, b.mul(total, b.const(HALF_CODE, I32, self.lanes)))
         return sum_
 
     def ones(self) -> KValue:
@@ -143,9 +159,26 @@ class Multiplication:
         byte = b.add(b.binary("shr", place, b.idx(1)), b.idx(offset // 2))
         packed = b.load(memory, byte, count // 2)
         if self.moved_codes:
-            moved = b.const(_HALF_CODE * 0x11, packed.type.dtype, packed.type.lanes)
+            moved = b.const(HALF_CODE * 0x11, packed.type.dtype, packed.type.lanes)
             packed = b.binary("xor", packed, moved)
         return b.nibbles(packed, wide, signed=signed)
+
+    def parts(self, memory: Memory, place: KValue, offset: int) -> tuple[KValue, ...]:
+        """`codes` of as many steps as lie side by side: two of `halves`."""
+        if not self.halves:
+            return (self.codes(memory, place, offset),)
+        b, count = self.b, self.lanes * self.step
+        byte = b.add(b.binary("shr", place, b.idx(1)), b.idx(offset // 2))
+        packed = b.load(memory, byte, count)
+        signed = self.product.codes.value.type.dtype.is_signed
+        if signed:
+            packed = b.binary("xor", packed, b.const(HALF_CODE * 0x11, DType.U8, count))
+        low = b.binary("and", packed, b.const(0x0F, DType.U8, count))
+        parts = low, b.binary("shr", packed, b.const(4, DType.U8, count))
+        if not signed or self.moved_codes:
+            return parts
+        half = b.const(HALF_CODE, DType.I8, count)
+        return tuple(b.sub(b.bitcast(part, DType.I8), half) for part in parts)
 
     def x(self, ev: Evaluator) -> KValue:
         """The elements of x at the bound loops, in every lane."""

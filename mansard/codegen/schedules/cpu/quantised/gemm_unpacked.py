@@ -1,7 +1,7 @@
 """CPU schedule of products of many rows of floats with weights of 4- and 8-bit integers, on CPUs that do not
 multiply pairs of bf16: a workgroup unpacks the weights of its tiles once.
 
-As `mansard.codegen.schedules.cpu.gemm_quantised`, whose panels it reads; but codes become f32, with all that
+As `mansard.codegen.schedules.cpu.quantised.gemm`, whose panels it reads; but codes become f32, with all that
 applies to them, in contiguous memory on the workgroup's stack, from which many row tiles are computed:
 
     for column tile:                                            one workgroup
@@ -22,9 +22,9 @@ from mansard.codegen.loop_nest import Nest, Root
 from mansard.codegen.parameters import Parameters
 from mansard.codegen.schedules.common.base import Frame, Scheduled, estimate
 from mansard.codegen.schedules.cpu.gemm import Ahead, StackPanels
-from mansard.codegen.schedules.cpu.gemm_quantised import QuantisedGemm, QuantisedWeights
 from mansard.codegen.schedules.cpu.gemm_runtime_packed import MIN_ROWS, SCRATCH_BYTES
 from mansard.codegen.schedules.cpu.gemm_tile import RegisterTile, tiles
+from mansard.codegen.schedules.cpu.quantised.gemm import QuantisedGemm, QuantisedWeights
 from mansard.dtypes import DType
 
 F32 = DType.F32

@@ -25,7 +25,7 @@ from mansard.codegen.schedules.common.dequantised import DequantisedProduct, deq
 from mansard.codegen.schedules.cpu.gemm import Ahead, Gemm
 from mansard.codegen.schedules.cpu.gemm_tile import WIDTH, RegisterTile
 from mansard.codegen.schedules.cpu.packed_weights import Weights, panels_of
-from mansard.codegen.schedules.cpu.small_integers import Multiplication, dots_of_bytes, step_of
+from mansard.codegen.schedules.cpu.quantised.multiplication import Multiplication, dots_of_bytes, step_of
 from mansard.dtypes import DType
 from mansard.ir.scalar import Scalar
 from mansard.ir.types import Value
@@ -65,7 +65,7 @@ class QuantisedWeights:
 
     product: DequantisedProduct
     step: int
-    """Reduced positions of one multiplication: the group of the panels."""
+    """Reduced positions of one multiplication: the group of the panels, or half of it (`Panels.halves`)."""
     weights: Weights
     factors: dict[Value, PackedFactor]
     """The packed scales, zeros and offsets."""
@@ -86,7 +86,9 @@ def find(nest: Nest, root: Root, target: KernelTarget) -> QuantisedWeights | Non
     if not divides(inner, step):
         return None
     codes = product.codes.value
-    panels = panels_of(nest, codes, product.column, product.reduced, WIDTH, step)
+    halves = step == 4 and codes.type.dtype.bits == 4 and divides(inner, 2 * step)
+    group = 2 * step if halves else step
+    panels = panels_of(nest, codes, product.column, product.reduced, WIDTH, group, halves=halves)
     if panels is None or panels.columns[0] < WIDTH // 2:
         return None
     weights = Weights(codes, nest.dispatch.inputs.index(codes), panels)
@@ -166,8 +168,8 @@ class QuantisedGemm(Gemm):
     def __init__(self, frame: Frame, root: Root, found: QuantisedWeights, tile: RegisterTile) -> None:
         super().__init__(frame, root, found.shape, found.weights, tile)
         self.found, self.product = found, found.product
-        size = tile.rows, tile.columns
-        self.multiply = Multiplication(frame, root, self.product, found.step, tile.lanes, size)
+        size, halves = (tile.rows, tile.columns), found.weights.panels.halves
+        self.multiply = Multiplication(frame, root, self.product, found.step, tile.lanes, size, halves=halves)
 
     def run(self) -> Scheduled:
         """The finished kernel, with the panels of all its constants."""
@@ -259,21 +261,22 @@ class QuantisedGemm(Gemm):
     ) -> _Sums:
         """The sums after some steps, whose positions of K are counted from ``start`` on."""
         inner, multiply = self.product.reduced[-1], self.multiply
-        sums = list(sums)
+        memory = self.b.bindings[self.ev.binding_of[self.weights.value]]
+        group, sums = self.weights.panels.group, list(sums)
         for first in range(0, len(steps), multiply.most_steps):
             added = multiply.begun(sums)
             for k in steps[first : first + multiply.most_steps]:
+                if k % group == 0:
+                    offset = k * self.weights.panels.width
+                    parts = [multiply.parts(memory, place, offset) for place in places]
                 self.ev.bind(inner, start, k)
-                added = self._step(tile, places, k * self.weights.panels.width, added)
+                added = self._step(tile, [part[k % group // multiply.step] for part in parts], added)
             sums = multiply.ended(sums, added)
         return sums
 
-    def _step(self, tile: _Tile, places: Sequence[KValue], offset: int, sums: Sequence[KValue]) -> _Sums:
-        """One multiplication for every cell, and for the sum of every row, with the codes ``offset``
-        elements behind ``places``."""
+    def _step(self, tile: _Tile, codes: Sequence[KValue], sums: Sequence[KValue]) -> _Sums:
+        """One multiplication with a vector of codes for every cell, and for the sum of every row."""
         multiply, out = self.multiply, list(sums)
-        memory = self.b.bindings[self.ev.binding_of[self.weights.value]]
-        codes = [multiply.codes(memory, place, offset) for place in places]
         cells = len(tile.rows) * len(codes)
         if multiply.moved:
             for c, vector in enumerate(codes):
