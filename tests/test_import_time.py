@@ -46,6 +46,11 @@ def test_the_runtime_needs_no_compiler(code):
     assert not [m for m in modules if m.startswith(tuple(f"mansard.{name}" for name in compiler))]
 
 
+def test_language_models_bring_in_no_event_loop():
+    modules, _ = imported_by("from mansard.language import load_lm")
+    assert not modules & {*HEAVY, "asyncio", "ssl", "decimal", "tokenizers", "jinja2"}
+
+
 def test_every_public_name_is_there():
     import mansard
 

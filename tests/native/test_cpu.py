@@ -6,6 +6,7 @@ import ctypes
 import mmap
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -178,6 +179,27 @@ def test_memory_is_aligned_zeroed_and_writable(size: int) -> None:
     data[:] = 1
     assert data.sum() == size
     native.core.mn_memory_unmap(address, size)
+
+
+@pytest.mark.resident_memory
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_small_pages_become_resident_one_by_one():
+    size, stride = 64 << 20, 256 << 10
+    address = map_memory(size)
+    native.core.mn_memory_small_pages(address, size)
+    data = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
+    before = anonymous_bytes()
+    data[::stride] = 1
+    assert size // stride * PAGE <= anonymous_bytes() - before + PAGE < size // 8
+    assert data[::stride].all() and not data[1::stride].any()
+    native.core.mn_memory_unmap(address, size)
+
+
+def anonymous_bytes() -> int:
+    """Resident bytes of this process that no file has."""
+    found = re.search(r"RssAnon:\s+(\d+)", Path("/proc/self/status").read_text())
+    assert found is not None
+    return int(found[1]) << 10
 
 
 @pytest.mark.parametrize("size", [0, 1 << 62, 2**64 - 1, 2**64 - 2**21])
