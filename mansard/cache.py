@@ -64,6 +64,21 @@ class Counts:
     misses: int = 0
 
 
+@dataclass
+class _Growth:
+    """Bytes that this process has written to a folder since it last looked through it, and how many it may
+    write before it does so again; at first none."""
+
+    written: int = 0
+    room: int = 0
+
+
+_growth: dict[Path, _Growth] = {}
+_growth_lock = threading.Lock()
+_WRITERS = 4
+"""Processes that may write to a folder at a time without exceeding its limit before one looks through it."""
+
+
 class Folder:
     """Byte strings by key in a folder of the cache; processes and threads may share it.
 
@@ -76,7 +91,8 @@ class Folder:
         self.limit = limit
         self.counts = Counts()
         self._lock = threading.Lock()
-        self._written = 0
+        with _growth_lock:
+            self._growth = _growth.setdefault(self.path, _Growth())
 
     def get(self, key: str) -> bytes | None:
         """The data stored under a key, or None."""
@@ -94,19 +110,26 @@ class Folder:
     def put(self, key: str, data: bytes) -> None:
         """Store data under a key, replacing any present data."""
         write_file(self._file(key), data)
-        with self._lock:
-            self._written += len(data)
+        with _growth_lock:
+            self._growth.written += len(data)
 
     def trim(self) -> None:
         """If the limit is exceeded, remove the least recently used files until a tenth of it is free; and
         remove what killed processes have left.
 
-        Does nothing after runs that wrote nothing.
+        Does nothing as long as this process has written little since it last looked through the folder.
         """
-        with self._lock:
-            if not self._written:
+        growth = self._growth
+        with _growth_lock:
+            if growth.written <= growth.room:
                 return
-            self._written = 0
+            growth.written = 0
+        total = self._remove_unused()
+        with _growth_lock:
+            growth.room = max(0, self.limit - total) // _WRITERS
+
+    def _remove_unused(self) -> int:
+        """What `trim` does; returns the bytes that are left."""
         files = []
         for folder in self.path.glob("*/"):
             remove_abandoned(folder)
@@ -126,6 +149,7 @@ class Folder:
             with contextlib.suppress(OSError):
                 path.unlink()
             total -= size
+        return total
 
     def _file(self, key: str) -> Path:
         digest = hashlib.sha256(key.encode()).hexdigest()

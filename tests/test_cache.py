@@ -101,6 +101,22 @@ def test_abandoned_scratch_files_are_removed(root):
     assert not old.exists() and new.exists() and file.exists()
 
 
+def test_a_folder_is_looked_through_only_when_much_was_written(root):
+    folder = Folder("kernels", limit=10_000)
+    folder.put("key", b"1")
+    folder.trim()
+    (file,) = (p for p in root.rglob("*") if p.is_file())
+    old = file.with_name(".x1.tmp")
+    old.write_bytes(b"half")
+    os.utime(old, (1e9, 1e9))
+    Folder("kernels", limit=10_000).put("other", bytes(1000))
+    folder.trim()
+    assert old.exists()
+    folder.put("third", bytes(2000))
+    Folder("kernels", limit=10_000).trim()
+    assert not old.exists()
+
+
 def _write_and_read(root: str, number: int) -> int:
     os.environ["MANSARD_CACHE_DIR"] = root
     folder = Folder("kernels", limit=20_000)
