@@ -6,7 +6,6 @@ import ctypes
 import mmap
 import os
 import platform
-import re
 import shutil
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.resident_memory import anonymous_memory
 
 from mansard.errors import DeviceError, OutOfMemoryError
 from mansard.hal import core_abi, native
@@ -188,18 +188,11 @@ def test_small_pages_become_resident_one_by_one():
     address = map_memory(size)
     native.core.mn_memory_small_pages(address, size)
     data = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
-    before = anonymous_bytes()
+    before = anonymous_memory()
     data[::stride] = 1
-    assert size // stride * PAGE <= anonymous_bytes() - before + PAGE < size // 8
+    assert size // stride * PAGE <= anonymous_memory() - before + PAGE < size // 8
     assert data[::stride].all() and not data[1::stride].any()
     native.core.mn_memory_unmap(address, size)
-
-
-def anonymous_bytes() -> int:
-    """Resident bytes of this process that no file has."""
-    found = re.search(r"RssAnon:\s+(\d+)", Path("/proc/self/status").read_text())
-    assert found is not None
-    return int(found[1]) << 10
 
 
 @pytest.mark.parametrize("size", [0, 1 << 62, 2**64 - 1, 2**64 - 2**21])

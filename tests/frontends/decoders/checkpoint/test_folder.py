@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -12,6 +11,7 @@ import pytest
 import torch
 import transformers
 from safetensors.numpy import load_file, save_file
+from support.resident_memory import anonymous_memory
 
 from mansard.dtypes import DType
 from mansard.errors import ImportModelError
@@ -121,12 +121,6 @@ def test_weights_that_were_read_are_pages_of_the_file(folder):
     before = anonymous_memory()
     assert sum(float(checkpoint.constant(name).load().sum()) for name in checkpoint.names) == 4 * 2**21
     assert anonymous_memory() - before < 4 * 2**20
-
-
-def anonymous_memory():
-    """Bytes of this process's memory that no file backs."""
-    status = Path("/proc/self/status").read_text()
-    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("RssAnon")) * 1024
 
 
 def test_nothing_is_quantised(folder):

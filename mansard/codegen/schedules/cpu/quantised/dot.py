@@ -24,7 +24,7 @@ from mansard.codegen.schedules.common.base import Frame, Scheduled, divides, est
 from mansard.codegen.schedules.common.contraction import Group, fit_tile
 from mansard.codegen.schedules.common.dequantised import DequantisedProduct, dequantised_product
 from mansard.codegen.schedules.common.dot_products import load_raw
-from mansard.codegen.schedules.cpu.quantised.multiplication import Multiplication, step_of
+from mansard.codegen.schedules.cpu.quantised.multiplication import LINE, Multiplication, step_of
 from mansard.dtypes import DType
 from mansard.ir.scalar import Scalar
 
@@ -35,9 +35,6 @@ UNROLLED = 4
 TASK_BYTES = 64 * 1024
 """Codes of one workgroup: some microseconds of reading, which balances the cores."""
 MIN_TASKS = 16
-PREFETCH_BYTES = 2048
-"""How far ahead of itself each row of codes is fetched."""
-LINE = 64
 BATCH = 8
 """The most groups whose scales are loaded together."""
 
@@ -268,7 +265,7 @@ class Rows:
             self._bind(rows[0], column)
             place, _ = ev.linear(product.codes.address)
             if ahead and len(rows) == 1:
-                self._prefetch(place)
+                multiply.prefetch(memory, place)
             codes.append(multiply.codes(memory, place, offset))
         ev.bind(inner, start, offset)
         cells = len(rows) * len(columns)
@@ -295,9 +292,3 @@ class Rows:
             return x
         assert self.product.stored is not None
         return self.multiply.unsigned(load_raw(self.ev, self.product.stored, self.tile.codes))
-
-    def _prefetch(self, place: KValue) -> None:
-        b, bits = self.b, self.product.codes.value.type.dtype.bits
-        at = b.add(place, b.idx(PREFETCH_BYTES * 8 // bits))
-        memory = b.bindings[self.ev.binding_of[self.product.codes.value]]
-        b.prefetch(memory, b.binary("shr", at, b.idx(1)) if bits < 8 else at)

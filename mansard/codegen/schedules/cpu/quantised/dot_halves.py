@@ -26,9 +26,10 @@ from mansard.codegen.schedules.common.contraction import Group
 from mansard.codegen.schedules.common.dequantised import DequantisedProduct
 from mansard.codegen.schedules.common.dot_products import load_raw
 from mansard.codegen.schedules.cpu.gemm_runtime_packed import SCRATCH_BYTES
-from mansard.codegen.schedules.cpu.quantised.dot import BATCH, LINE, Rows, RowTile, default_tile
+from mansard.codegen.schedules.cpu.quantised.dot import BATCH, Rows, RowTile, default_tile
 from mansard.codegen.schedules.cpu.quantised.multiplication import (
     HALF_CODE,
+    LINE,
     SHORT_STEPS,
     dots_of_unsigned_bytes,
     sums_of_pairs,
@@ -168,15 +169,13 @@ class _HalvesOfRows(Rows):
 
     def _codes(self, *, ahead: bool) -> tuple[KValue, KValue]:
         """The codes at even and at odd positions of the bound vector, moved into the unsigned range."""
-        b, width = self.b, self.tile.codes // 2
-        memory = b.bindings[self.ev.binding_of[self.product.codes.value]]
+        multiply, memory = self.multiply, self.b.bindings[self.ev.binding_of[self.product.codes.value]]
         place, _ = self.ev.linear(self.product.codes.address)
         if ahead:
-            self._prefetch(place)
-        packed = b.load(memory, b.binary("shr", place, b.idx(1)), width)
-        moved = b.binary("xor", packed, b.const(HALF_CODE * 0x11, U8, width))
-        low = b.binary("and", moved, b.const(0x0F, U8, width))
-        return self._factor(low), self._factor(b.binary("shr", moved, b.const(4, U8, width)))
+            multiply.prefetch(memory, place)
+        packed = multiply.packed(memory, place, 0, self.tile.codes // 2, moved=True)
+        low, high = multiply.unpacked(packed)
+        return self._factor(low), self._factor(high)
 
     def _sums(self, first: KValue, row: int, vectors: Sequence[tuple[int, tuple[KValue, KValue]]]) -> KValue:
         """The sums of the products of a row with vectors of codes, lane by lane."""
@@ -202,7 +201,5 @@ class _HalvesOfRows(Rows):
         """What applies to the lanes of a vector that begins at position ``at`` of an iteration."""
         if scale.type.lanes == 1:
             return self.b.splat(scale, self.lanes)
-        groups = [(at + LANE_CODES * lane) // self.group for lane in range(self.lanes)]
-        if at % self.tile.codes == 0 and self.group >= self.tile.codes:
-            groups = [at // self.group] * self.lanes
-        return self.b.shuffle(scale, scale, tuple(groups))
+        groups = tuple((at + LANE_CODES * lane) // self.group for lane in range(self.lanes))
+        return self.b.shuffle(scale, scale, groups)

@@ -25,7 +25,13 @@ from mansard.codegen.schedules.common.dequantised import DequantisedProduct, deq
 from mansard.codegen.schedules.cpu.gemm import Ahead, Gemm
 from mansard.codegen.schedules.cpu.gemm_tile import WIDTH, RegisterTile
 from mansard.codegen.schedules.cpu.packed_weights import Weights, panels_of
-from mansard.codegen.schedules.cpu.quantised.multiplication import Multiplication, dots_of_bytes, step_of
+from mansard.codegen.schedules.cpu.quantised.multiplication import (
+    LINE,
+    PREFETCH_BYTES,
+    Multiplication,
+    dots_of_bytes,
+    step_of,
+)
 from mansard.dtypes import DType
 from mansard.ir.scalar import Scalar
 from mansard.ir.types import Value
@@ -33,9 +39,6 @@ from mansard.ir.types import Value
 F32 = DType.F32
 UNROLLED = 16
 """Steps of a group that are emitted one after another; more are a loop."""
-PREFETCH_BYTES = 2048
-"""How far ahead of itself each stream of codes is fetched."""
-LINE = 64
 MAX_ROWS, MAX_COLUMNS = 12, 4
 FITTING = 18
 """Cells of a register tile up to which few registers are spilled."""
@@ -233,14 +236,13 @@ class QuantisedGemm(Gemm):
         return self._scaled(tile, carried, sums[:cells], totals if product.sums else None)
 
     def _prefetch(self, places: Sequence[KValue], size: int) -> None:
-        b, bits = self.b, self.weights.value.type.dtype.bits
-        memory = b.bindings[self.ev.binding_of[self.weights.value]]
-        if size * self.weights.panels.width * bits // 8 > PREFETCH_BYTES:
+        memory = self.b.bindings[self.ev.binding_of[self.weights.value]]
+        count = size * self.weights.panels.width * self.weights.value.type.dtype.bits // 8
+        if count > PREFETCH_BYTES:
             return
         for place in places:
-            for byte in range(0, size * self.weights.panels.width * bits // 8, LINE):
-                at = b.add(place, b.idx((PREFETCH_BYTES + byte) * 8 // bits))
-                b.prefetch(memory, b.binary("shr", at, b.idx(1)) if bits < 8 else at)
+            for byte in range(0, count, LINE):
+                self.multiply.prefetch(memory, place, byte)
 
     def _steps(self, tile: _Tile, places: Sequence[KValue], inits: _Sums, size: int) -> _Sums:
         """The sums over one group of ``size`` elements of K."""

@@ -33,6 +33,10 @@ F32, I32, BF16 = DType.F32, DType.I32, DType.BF16
 _BYTES = (DType.I8, DType.U8)
 _ONE_UNSIGNED = frozenset({"avx512vnni", "avxvnni"})
 _BOTH_SIGNED = frozenset({"avxvnniint8", "dotprod"})
+PREFETCH_BYTES = 2048
+"""How far ahead of itself each stream of codes is fetched."""
+LINE = 64
+"""Bytes of a cache line."""
 _HALF = 128
 HALF_CODE = 8
 """What moves codes of 4 bits into the unsigned range."""
@@ -156,29 +160,39 @@ class Multiplication:
         wide = {4: DType.I8 if signed else DType.U8, 2: BF16, 1: F32}[self.step]
         if dtype.bits == 8:
             return b.cast(b.load(memory, b.add(place, b.idx(offset)), count), wide)
-        byte = b.add(b.binary("shr", place, b.idx(1)), b.idx(offset // 2))
-        packed = b.load(memory, byte, count // 2)
-        if self.moved_codes:
-            moved = b.const(HALF_CODE * 0x11, packed.type.dtype, packed.type.lanes)
-            packed = b.binary("xor", packed, moved)
+        packed = self.packed(memory, place, offset, count // 2, moved=self.moved_codes)
         return b.nibbles(packed, wide, signed=signed)
+
+    def packed(self, memory: Memory, place: KValue, offset: int, count: int, *, moved: bool) -> KValue:
+        """``count`` bytes of 4-bit codes as they lie there, or ``moved`` into the unsigned range."""
+        b = self.b
+        byte = b.add(b.binary("shr", place, b.idx(1)), b.idx(offset // 2))
+        packed = b.load(memory, byte, count)
+        return b.binary("xor", packed, b.const(HALF_CODE * 0x11, DType.U8, count)) if moved else packed
+
+    def unpacked(self, packed: KValue) -> tuple[KValue, KValue]:
+        """The low and the high halves of bytes, as unsigned numbers."""
+        b, count = self.b, packed.type.lanes
+        low = b.binary("and", packed, b.const(0x0F, DType.U8, count))
+        return low, b.binary("shr", packed, b.const(4, DType.U8, count))
 
     def parts(self, memory: Memory, place: KValue, offset: int) -> tuple[KValue, ...]:
         """`codes` of as many steps as lie side by side: two of `halves`."""
         if not self.halves:
             return (self.codes(memory, place, offset),)
         b, count = self.b, self.lanes * self.step
-        byte = b.add(b.binary("shr", place, b.idx(1)), b.idx(offset // 2))
-        packed = b.load(memory, byte, count)
         signed = self.product.codes.value.type.dtype.is_signed
-        if signed:
-            packed = b.binary("xor", packed, b.const(HALF_CODE * 0x11, DType.U8, count))
-        low = b.binary("and", packed, b.const(0x0F, DType.U8, count))
-        parts = low, b.binary("shr", packed, b.const(4, DType.U8, count))
+        parts = self.unpacked(self.packed(memory, place, offset, count, moved=signed))
         if not signed or self.moved_codes:
             return parts
         half = b.const(HALF_CODE, DType.I8, count)
         return tuple(b.sub(b.bitcast(part, DType.I8), half) for part in parts)
+
+    def prefetch(self, memory: Memory, place: KValue, behind: int = 0) -> None:
+        """Fetch the codes that a stream reads `PREFETCH_BYTES` and ``behind`` more bytes after a place."""
+        b, bits = self.b, self.product.codes.value.type.dtype.bits
+        at = b.add(place, b.idx((PREFETCH_BYTES + behind) * 8 // bits))
+        b.prefetch(memory, b.binary("shr", at, b.idx(1)) if bits < 8 else at)
 
     def x(self, ev: Evaluator) -> KValue:
         """The elements of x at the bound loops, in every lane."""
