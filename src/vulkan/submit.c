@@ -80,9 +80,10 @@ static int32_t submit(mn_vk_queue *queue, mn_submission *submission, uint64_t va
     return result;
 }
 
-/* Whether the injection falls due with this submission. Lock held. */
-static bool injected(mn_vk_queue *queue) {
-    if (!queue->inject_armed) return false;
+/* Whether the injection falls due with this submission; one without commands does not count, since it is the
+ * device's, not a caller's. Lock held. */
+static bool injected(mn_vk_queue *queue, const mn_submission *submission) {
+    if (!queue->inject_armed || !mn_submission_work(submission)) return false;
     if (queue->inject_after > 0) {
         queue->inject_after--;
         return false;
@@ -101,7 +102,7 @@ void mn_vk_execute(void *context, mn_submission *submission) {
     vk_semaphore_submit waits[MN_VK_MAX_QUEUES];
     uint32_t wait_count = find_waits(queue, submission, waits);
     pthread_mutex_lock(&queue->lock);
-    bool due = injected(queue);
+    bool due = injected(queue, submission);
     int32_t result = queue->loss;
     bool lost = result != VK_SUCCESS;
     if (result == VK_SUCCESS && due && !queue->inject_hold) result = queue->inject_result;

@@ -79,6 +79,15 @@ def test_other_requests_go_on_while_one_fails(vulkan):
         assert not wrong
 
 
+def test_the_first_call_of_each_of_many_models_fails_alike(vulkan):
+    """What the driver submits for itself while models are loaded and released takes no injected failure."""
+    for _ in range(20):
+        with split() as model:
+            vulkan.inject(result=UNKNOWN)
+            with pytest.raises(ExecutionError, match="VK_ERROR_UNKNOWN"):
+                model(*INPUTS, timeout=TIMEOUT)
+
+
 def test_work_for_another_device_completes_while_one_never_finishes(vulkan):
     expected = interpret(chain(), INPUTS)
     with compiled(chain(), "vulkan") as stuck, compiled(chain(), "cpu") as free:

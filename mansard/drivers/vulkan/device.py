@@ -128,13 +128,9 @@ class VulkanDevice(Device):
         executable = self._loader.load(spec)
         if self._loader.destroyed >= _DESTROYED:
             self._loader.destroyed = 0
-            self._submit_nothing()
+            # Some drivers (lavapipe) free pipelines that were destroyed when something is submitted next.
+            self._queue.submit_nothing()
         return executable
-
-    def _submit_nothing(self) -> None:
-        """Some drivers (lavapipe) free pipelines that were destroyed when something is submitted next."""
-        done = Point(Semaphore("vulkan nothing"), 1)
-        self.submit([Submission(self._recorder.record([], False), signal=(done,))])
 
     def record(
         self,
@@ -213,9 +209,9 @@ class VulkanDevice(Device):
     ) -> None:
         """Debug facility for tests; never used in normal operation.
 
-        After ``after`` more submissions to the first compute queue one fails with the VkResult ``result``,
-        or with ``hang`` is run but not completed until `let_go`; with ``allocation`` an allocation fails for
-        want of memory.
+        After ``after`` more submissions of commands to the first compute queue one fails with the VkResult
+        ``result``, or with ``hang`` is run but not completed until `let_go`; with ``allocation`` an
+        allocation fails for want of memory.
         """
         if result is not None:
             self._queue.inject_failure(result, after)

@@ -84,6 +84,11 @@ class DeviceQueue:
         if code != core_abi.OK:
             native.check(code)
 
+    def submit_nothing(self) -> None:
+        """Submit no commands, so that the driver does what it does with a submission. Nobody waits for it."""
+        nothing = core_abi.SubmissionDescStruct(token=0)
+        self.submit_prepared(ctypes.byref(nothing))
+
     def collect(self) -> None:
         """Let go of the command buffers whose submissions are done. An interrupted call is made up for
         by the next."""
