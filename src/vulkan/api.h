@@ -2,6 +2,7 @@
 #ifndef MANSARD_VULKAN_API_H
 #define MANSARD_VULKAN_API_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 enum {
@@ -19,6 +20,7 @@ enum {
     TYPE_SET_ALLOCATE_INFO = 34,
     TYPE_WRITE_SET = 35,
     TYPE_BEGIN_INFO = 42,
+    TYPE_CU_LAUNCH_INFO = 1000029002,
     TYPE_LABEL = 1000128002,
     TYPE_SEMAPHORE_WAIT_INFO = 1000207004,
     TYPE_MEMORY_BARRIER_2 = 1000314000,
@@ -138,5 +140,18 @@ typedef struct vk_set_allocate_info {
     uint32_t count;
     const uint64_t *layouts;
 } vk_set_allocate_info;
+
+typedef struct vk_cu_launch_info {
+    int32_t type;
+    const void *next;
+    uint64_t function;
+    uint32_t grid_x, grid_y, grid_z;
+    uint32_t block_x, block_y, block_z;
+    uint32_t shared_bytes;
+    size_t param_count;
+    const void *const *params;
+    size_t extra_count;
+    const void *const *extras;
+} vk_cu_launch_info;
 
 #endif

@@ -56,9 +56,10 @@ typedef enum mn_vk_op {
     MN_VK_TIMESTAMP = 7,
     MN_VK_LABEL = 8,
     MN_VK_LABEL_END = 9,
+    MN_VK_LAUNCH = 10, /* a PTX kernel, its argument table by value */
 } mn_vk_op;
 
-/* Device commands as function pointers. The last five may be NULL. */
+/* Device commands as function pointers. Those of extensions, the last four, may be NULL. */
 typedef struct mn_vk_calls {
     int32_t (*begin)(void *, const vk_begin_info *);
     int32_t (*end)(void *);
@@ -76,6 +77,7 @@ typedef struct mn_vk_calls {
     void (*push_set)(void *, int32_t, uint64_t, uint32_t, uint32_t, const vk_write_set *);
     void (*begin_label)(void *, const vk_label *);
     void (*end_label)(void *);
+    void (*launch)(void *, const vk_cu_launch_info *);
 } mn_vk_calls;
 
 typedef struct mn_vk_recording {

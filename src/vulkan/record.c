@@ -90,6 +90,23 @@ static void dispatch_with_set(state *s, const uint64_t *w, uint64_t count) {
     dispatch_grid(s, w + 2);
 }
 
+/* function, x | y << 32, z | threads << 32, then the argument table. The kernel's one parameter is the table. */
+static void launch(state *s, const uint64_t *w, uint64_t count) {
+    const void *table = w + 3;
+    vk_cu_launch_info info = {.type = TYPE_CU_LAUNCH_INFO,
+                              .function = w[0],
+                              .grid_x = (uint32_t)w[1],
+                              .grid_y = (uint32_t)(w[1] >> 32),
+                              .grid_z = (uint32_t)w[2],
+                              .block_x = (uint32_t)(w[2] >> 32),
+                              .block_y = 1,
+                              .block_z = 1,
+                              .param_count = count > 3,
+                              .params = &table};
+    s->calls->launch(s->r->target, &info);
+    s->pipeline = 0; /* what is bound after a launch, the extension does not say */
+}
+
 /* source buffer, target buffer, source offset, target offset, bytes */
 static void copy(state *s, const uint64_t *w) {
     vk_buffer_copy region = {.source = w[2], .target = w[3], .size = w[4]};
@@ -132,6 +149,7 @@ static void command(state *s, uint64_t kind, const uint64_t *w, uint64_t count) 
     case MN_VK_TIMESTAMP: timestamp(s, w); break;
     case MN_VK_LABEL: begin_label(s, w); break;
     case MN_VK_LABEL_END: s->calls->end_label(s->r->target); break;
+    case MN_VK_LAUNCH: launch(s, w, count); break;
     default: s->result = VK_ERROR_UNKNOWN;
     }
 }

@@ -52,11 +52,13 @@ VULKAN_STRUCTURES = {
     "vk_dependency_info": vk.VkDependencyInfo,
     "vk_buffer_copy": vk.VkBufferCopy,
     "vk_label": vk.VkDebugUtilsLabelEXT,
+    "vk_cu_launch_info": vk.VkCuLaunchInfoNVX,
 }
 """Structures of the Vulkan API that the C half declares itself, and those made from the registry."""
 STRUCTURE_TYPES = {
     "TYPE_BEGIN_INFO": vk.VkCommandBufferBeginInfo,
     "TYPE_LABEL": vk.VkDebugUtilsLabelEXT,
+    "TYPE_CU_LAUNCH_INFO": vk.VkCuLaunchInfoNVX,
     "TYPE_SEMAPHORE_WAIT_INFO": vk.VkSemaphoreWaitInfo,
     "TYPE_MEMORY_BARRIER_2": vk.VkMemoryBarrier2,
     "TYPE_DEPENDENCY_INFO": vk.VkDependencyInfo,

@@ -70,6 +70,7 @@ store_lane         [index, lane, value]; attrs memory: SharedMemory of vectors: 
 atomic             [index, value]; attrs memory, combiner: add min max (int or f32 add); no result
 barrier            workgroup barrier, shared memory visible; attrs scope: "subgroup" for its subgroup only
 matrix_load …      see `mansard.codegen.kernel.matrix`
+warpgroup_product  see `mansard.codegen.kernel.warpgroups`
 =================  ==========================================================================
 """
 

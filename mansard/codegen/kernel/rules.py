@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mansard.codegen.kernel.ir import Binding, Inst, Kernel, KType, SharedMemory
+from mansard.codegen.kernel.warpgroups import broken_rule
 from mansard.dtypes import DType
 from mansard.errors import CodegenError
 
@@ -299,7 +300,13 @@ def _no_matrix(v: InstCheck, inst: Inst) -> None:
     v.fail(f"{inst.op} of what is no matrix")
 
 
+def _warpgroup_product(v: InstCheck, inst: Inst) -> None:
+    broken = broken_rule(inst)
+    v.require(broken is None, broken or "")
+
+
 RULES: dict[str, tuple[int, bool, _Rule]] = {
+    "warpgroup_product": (-1, True, _warpgroup_product),
     "matrix_load": (2, True, _no_matrix),
     "matrix_store": (3, False, _no_matrix),
     "matrix_multiply": (3, True, _no_matrix),

@@ -15,7 +15,7 @@ from mansard.codegen.kernel import (
     SharedMemory,
 )
 from mansard.codegen.llvm import text
-from mansard.codegen.llvm.target import CpuTarget
+from mansard.codegen.llvm.target import LlvmTarget
 from mansard.dtypes import DType
 from mansard.errors import CodegenError
 
@@ -29,7 +29,7 @@ class FunctionEmitter:
     ``metadata`` are the module's numbered metadata lines, shared by all functions.
     """
 
-    def __init__(self, kernel: Kernel, target: CpuTarget, metadata: list[str]) -> None:
+    def __init__(self, kernel: Kernel, target: LlvmTarget, metadata: list[str]) -> None:
         self.kernel = kernel
         self.target = target
         self.metadata = metadata

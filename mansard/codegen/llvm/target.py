@@ -12,6 +12,7 @@ from __future__ import annotations
 import difflib
 import re
 from dataclasses import dataclass
+from typing import Protocol
 
 from mansard.codegen.kernel_target import KernelTarget
 from mansard.dtypes import DType
@@ -27,6 +28,34 @@ _CODE_MODEL = {"x86_64": "small", "aarch64": "small", "riscv64": "medium"}
 _OTHER_SYSTEMS = re.compile(r"windows|win32|win64|msvc|mingw|darwin|macos|ios\b", re.IGNORECASE)
 _SCALAR_BITS = 64
 """Vectors on CPUs without a vector unit: two f32 that LLVM takes apart, for two chains of operations."""
+
+
+class LlvmTarget(Protocol):
+    """What the rules of instructions ask of a target."""
+
+    @property
+    def arch(self) -> str:
+        """The architecture's name."""
+
+    @property
+    def features(self) -> frozenset[str]:
+        """Instructions beyond the architecture's base, by LLVM's names."""
+
+    @property
+    def has_f16_conversion(self) -> bool:
+        """Whether there are conversions between f16 and f32."""
+
+    @property
+    def has_bf16_conversion(self) -> bool:
+        """Whether there is one from f32 to bf16."""
+
+    @property
+    def has_fma(self) -> bool:
+        """Whether there are products with sums that round once."""
+
+    @property
+    def has_rounding(self) -> bool:
+        """Whether there is an instruction that rounds to an integer."""
 
 
 @dataclass(frozen=True)

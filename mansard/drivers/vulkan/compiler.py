@@ -1,4 +1,4 @@
-"""The compiler half of the Vulkan driver: kernels to SPIR-V modules."""
+"""The compiler half of the Vulkan driver: kernels to SPIR-V modules, and to PTX where they ask for it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ import re
 from collections.abc import Sequence
 
 from mansard.codegen.generated import GeneratedBackend
-from mansard.codegen.kernel import Kernel
+from mansard.codegen.kernel import Kernel, warpgroups
+from mansard.codegen.kernel.matrix import MATRIX_OPS
 from mansard.codegen.kernel.verify import verify
 from mansard.codegen.kernel_target import KernelTarget, MatrixShape
+from mansard.codegen.nvptx.module import ptx
+from mansard.codegen.nvptx.target import FEATURE as PTX_FEATURE
 from mansard.codegen.spirv.function import SUBGROUP_SIZE, KernelEmitter
 from mansard.codegen.spirv.requirements import missing_type_feature
 from mansard.drivers.vulkan.instance.features import OPERAND_FEATURES
-from mansard.drivers.vulkan.shaders.abi import ALL, BDA, DESCRIPTORS, ShaderModule, join
+from mansard.drivers.vulkan.shaders.abi import ALL, BDA, DESCRIPTORS, PTX, ShaderModule, join, join_ptx
 from mansard.drivers.vulkan.target_text import of_device, parse
 from mansard.dtypes import DType
 from mansard.errors import CodegenError
@@ -55,7 +58,8 @@ class VulkanBackend(GeneratedBackend):
             index=DType.I32,
             workgroup_invocations=target.limits["workgroup"],
             shared_memory_bytes=target.limits["shared"],
-            features=target.features,
+            # PTX takes addresses.
+            features=target.features if target.abi == BDA else target.features - {PTX_FEATURE},
             resident_invocations=target.limits["resident"],
             compute_units=target.limits["units"],
             subgroup=target.subgroup,
@@ -114,17 +118,19 @@ class VulkanBackend(GeneratedBackend):
         return missing_type_feature(dispatch, target.features)
 
     def compile_kernel(self, kernel: Kernel, target: KernelTarget) -> ExecutableSpec:
-        """A SPIR-V module of one kernel."""
+        """A SPIR-V module of one kernel, a PTX module, or both."""
         return _compile(kernel, target)
 
     def emit_text(self, kernels: Sequence[Kernel], target: KernelTarget) -> str:
-        """SPIR-V assembly, one module after the other."""
+        """SPIR-V assembly and PTX, one module after the other."""
         parts = []
         for kernel in kernels:
             verify(kernel)
-            for abi in module_abis(target):
-                lines = [str(i) for i in KernelEmitter(kernel, descriptors=abi == DESCRIPTORS).emit()]
-                parts.append("\n".join([f"; {kernel.name} ({abi})", *lines, ""]))
+            spirv_kernel, ptx_kernel = by_emitter(kernel)
+            if spirv_kernel is not None:
+                parts += [_assembly(spirv_kernel, abi) for abi in module_abis(target)]
+            if ptx_kernel is not None:
+                parts.append("\n".join([f"; {kernel.name} ({PTX})", ptx(ptx_kernel), ""]))
         return "\n".join(parts)
 
 
@@ -143,10 +149,33 @@ def matrix_shapes(features: frozenset[str]) -> tuple[MatrixShape, ...]:
     return tuple(sorted(shapes, key=lambda s: s.m * s.n * s.k, reverse=True))
 
 
+def by_emitter(kernel: Kernel) -> tuple[Kernel | None, Kernel | None]:
+    """What SPIR-V and what PTX is made of: a kernel with instructions of warp groups is PTX, but for branches
+    with cooperative matrices beside those."""
+    if not warpgroups.uses(kernel, warpgroups.WARPGROUP_OPS):
+        return kernel, None
+    small = warpgroups.without(kernel, warpgroups.WARPGROUP_OPS)
+    large = warpgroups.without(kernel, MATRIX_OPS)
+    large = dataclasses.replace(large, workgroup=(warpgroups.THREADS, 1, 1))
+    return None if warpgroups.uses(small, warpgroups.WARPGROUP_OPS) else small, large
+
+
+def _assembly(kernel: Kernel, abi: str) -> str:
+    lines = [str(i) for i in KernelEmitter(kernel, descriptors=abi == DESCRIPTORS).emit()]
+    return "\n".join([f"; {kernel.name} ({abi})", *lines, ""])
+
+
 def _compile(kernel: Kernel, target: KernelTarget) -> ExecutableSpec:
     verify(kernel)
-    modules = [_module(kernel, target, abi) for abi in module_abis(target)]
-    code_format, code, requires = join(modules)
+    spirv_kernel, ptx_kernel = by_emitter(kernel)
+    modules = [_module(spirv_kernel, target, abi) for abi in module_abis(target) if spirv_kernel is not None]
+    if ptx_kernel is None:
+        code_format, code, requires = join(modules)
+    else:
+        if PTX_FEATURE not in target.features:
+            raise CodegenError(f"kernel {kernel.name!r} needs {PTX_FEATURE}, which {target.name} lacks")
+        text = ShaderModule(PTX, ptx(ptx_kernel).encode(), (PTX_FEATURE,), warpgroups.THREADS)
+        code_format, code, requires = join_ptx(text, modules[0] if modules else None)
     entry = EntryPoint(kernel.name, len(kernel.bindings), kernel.params, kernel.workgroup)
     return ExecutableSpec(code_format, TARGET, code, (entry,), requires)
 

@@ -124,7 +124,7 @@ class VulkanDevice(Device):
             return None
 
     def load(self, spec: ExecutableSpec) -> Executable:
-        """Load a SPIR-V module; raises TargetMismatchError when the device lacks a requirement."""
+        """Load SPIR-V and PTX modules; raises TargetMismatchError when the device lacks a requirement."""
         executable = self._loader.load(spec)
         if self._loader.destroyed >= _DESTROYED:
             self._loader.destroyed = 0

@@ -8,7 +8,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mansard.drivers.vulkan.instance.features import NAMED_FEATURES, NAN_PRESERVE, SUBGROUP_OPERATIONS
+from mansard.drivers.vulkan.instance.features import (
+    NAMED_FEATURES,
+    NAN_PRESERVE,
+    PTX_SM_90A,
+    SUBGROUP_OPERATIONS,
+)
 from mansard.drivers.vulkan.instance.limits import UNLIMITED
 from mansard.drivers.vulkan.shaders.abi import ADDRESSES, BDA, DESCRIPTORS, FORMATS
 from mansard.errors import CodegenError
@@ -41,7 +46,7 @@ _USED = 4
 places empty, and half of the others hides what memory takes."""
 
 _MATRIX = re.compile(r"matrix_\d+x\d+x\d+_[a-z0-9]+_[a-z0-9]+")
-_NAMES = {*NAMED_FEATURES, *SUBGROUP_OPERATIONS, *NAN_PRESERVE}
+_NAMES = {*NAMED_FEATURES, *SUBGROUP_OPERATIONS, *NAN_PRESERVE, PTX_SM_90A}
 
 
 @dataclass(frozen=True)

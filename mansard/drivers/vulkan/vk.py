@@ -594,6 +594,21 @@ class VkPhysicalDeviceShaderCoreBuiltinsPropertiesARM(Chained):
     _fields_ = [('sType', C.c_int32), ('pNext', C.c_void_p), ('shaderCoreMask', C.c_uint64), ('shaderCoreCount', C.c_uint32), ('shaderWarpsPerCore', C.c_uint32)]
 
 
+class VkCuModuleCreateInfoNVX(Chained):
+    STYPE = 1000029000
+    _fields_ = [('sType', C.c_int32), ('pNext', C.c_void_p), ('dataSize', C.c_size_t), ('pData', C.c_void_p)]
+
+
+class VkCuFunctionCreateInfoNVX(Chained):
+    STYPE = 1000029001
+    _fields_ = [('sType', C.c_int32), ('pNext', C.c_void_p), ('module', C.c_uint64), ('pName', C.c_char_p)]
+
+
+class VkCuLaunchInfoNVX(Chained):
+    STYPE = 1000029002
+    _fields_ = [('sType', C.c_int32), ('pNext', C.c_void_p), ('function', C.c_uint64), ('gridDimX', C.c_uint32), ('gridDimY', C.c_uint32), ('gridDimZ', C.c_uint32), ('blockDimX', C.c_uint32), ('blockDimY', C.c_uint32), ('blockDimZ', C.c_uint32), ('sharedMemBytes', C.c_uint32), ('paramCount', C.c_size_t), ('pParams', P(C.c_void_p)), ('extraCount', C.c_size_t), ('pExtras', P(C.c_void_p))]
+
+
 class GlobalCommands(Commands):
     vkGetInstanceProcAddr: Callable[..., int]
     vkEnumerateInstanceVersion: Callable[..., int]
@@ -707,7 +722,12 @@ class DeviceCommands(Commands):
     vkSetDebugUtilsObjectNameEXT: Callable[..., int]
     vkCmdBeginDebugUtilsLabelEXT: Callable[..., None]
     vkCmdEndDebugUtilsLabelEXT: Callable[..., None]
-    OPTIONAL = frozenset(['vkGetMemoryHostPointerPropertiesEXT', 'vkGetCalibratedTimestampsEXT', 'vkCmdPushDescriptorSetKHR', 'vkSetDebugUtilsObjectNameEXT', 'vkCmdBeginDebugUtilsLabelEXT', 'vkCmdEndDebugUtilsLabelEXT'])
+    vkCreateCuModuleNVX: Callable[..., int]
+    vkDestroyCuModuleNVX: Callable[..., None]
+    vkCreateCuFunctionNVX: Callable[..., int]
+    vkDestroyCuFunctionNVX: Callable[..., None]
+    vkCmdCuLaunchKernelNVX: Callable[..., None]
+    OPTIONAL = frozenset(['vkGetMemoryHostPointerPropertiesEXT', 'vkGetCalibratedTimestampsEXT', 'vkCmdPushDescriptorSetKHR', 'vkSetDebugUtilsObjectNameEXT', 'vkCmdBeginDebugUtilsLabelEXT', 'vkCmdEndDebugUtilsLabelEXT', 'vkCreateCuModuleNVX', 'vkDestroyCuModuleNVX', 'vkCreateCuFunctionNVX', 'vkDestroyCuFunctionNVX', 'vkCmdCuLaunchKernelNVX'])
     PROTOTYPES = {
         'vkDestroyDevice': C.CFUNCTYPE(None, C.c_void_p, C.c_void_p),
         'vkDeviceWaitIdle': C.CFUNCTYPE(C.c_int32, C.c_void_p),
@@ -767,4 +787,9 @@ class DeviceCommands(Commands):
         'vkSetDebugUtilsObjectNameEXT': C.CFUNCTYPE(C.c_int32, C.c_void_p, P(VkDebugUtilsObjectNameInfoEXT)),
         'vkCmdBeginDebugUtilsLabelEXT': C.CFUNCTYPE(None, C.c_void_p, P(VkDebugUtilsLabelEXT)),
         'vkCmdEndDebugUtilsLabelEXT': C.CFUNCTYPE(None, C.c_void_p),
+        'vkCreateCuModuleNVX': C.CFUNCTYPE(C.c_int32, C.c_void_p, P(VkCuModuleCreateInfoNVX), C.c_void_p, P(C.c_uint64)),
+        'vkDestroyCuModuleNVX': C.CFUNCTYPE(None, C.c_void_p, C.c_uint64, C.c_void_p),
+        'vkCreateCuFunctionNVX': C.CFUNCTYPE(C.c_int32, C.c_void_p, P(VkCuFunctionCreateInfoNVX), C.c_void_p, P(C.c_uint64)),
+        'vkDestroyCuFunctionNVX': C.CFUNCTYPE(None, C.c_void_p, C.c_uint64, C.c_void_p),
+        'vkCmdCuLaunchKernelNVX': C.CFUNCTYPE(None, C.c_void_p, P(VkCuLaunchInfoNVX)),
     }

@@ -13,6 +13,7 @@ from mansard.drivers.vulkan.memory.free_list import FreeList
 from mansard.drivers.vulkan.shaders.copy_kernel import copy_grids
 from mansard.drivers.vulkan.shaders.spirv import entry_points
 from mansard.drivers.vulkan.submission.clock import ticks_to_ns
+from mansard.drivers.vulkan.target_text import parse
 from mansard.errors import ArtifactError, DeviceError, DeviceLostError, OutOfMemoryError
 
 
@@ -117,3 +118,10 @@ def test_entry_points() -> None:
 def test_what_is_no_module_is_refused(code: bytes) -> None:
     with pytest.raises(ArtifactError):
         entry_points(code)
+
+
+def test_a_target_text_may_ask_for_ptx() -> None:
+    target = parse("vulkan:1.3+ptx_sm_90a")
+    assert "ptx_sm_90a" in target.features
+    assert str(target) == "vulkan:1.3+ptx_sm_90a"
+    assert "ptx_sm_90a" not in parse("vulkan:1.3+ptx_sm_90a,-ptx_sm_90a").features

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from mansard.codegen.kernel import Binding, Block, For, If, Inst, Kernel, KType, KValue
+from mansard.codegen.kernel import Binding, Block, For, If, Inst, Kernel, KType, KValue, warpgroups
 from mansard.codegen.kernel.verify import verify
 from mansard.dtypes import DType
 
@@ -134,6 +134,9 @@ class _Workgroup:
             return simple[op]()
         if op.startswith("matrix_"):
             return self.matrix(inst)
+        if op == "warpgroup_product":
+            assert mask.all(), "all invocations of a workgroup multiply together"
+            return self.warpgroup_product(inst)
         if op in ("load", "load_words"):
             return self.load(inst, mask)
         args = [self.arg(inst, i) for i in range(len(inst.args))]
@@ -262,6 +265,37 @@ class _Workgroup:
         flat = data.reshape(-1).view(type_.dtype.numpy)
         assert (at >= 0).all() and (at < len(flat)).all(), f"{inst.op} outside its memory"
         return flat, at
+
+    def warpgroup_product(self, inst: Inst) -> Array:
+        """As `mansard.codegen.kernel.warpgroups` says, with shared memory overwritten."""
+        steps = self.arg(inst, 0)[:, 0]
+        assert (steps == steps[0]).all() and steps[0] >= 1
+        self.shared[inst.attrs["memory"].index][:] = np.nan
+        indices = [self.arg(inst, i)[:, 0].astype(np.int64) for i in range(1, len(inst.args))]
+        right_step, left, right = indices[0], indices[1 : 1 + warpgroups.LEFT], indices[1 + warpgroups.LEFT :]
+        rows = self.lines(inst.attrs["left"], left, right_step * 0 + warpgroups.DEPTH, int(steps[0]))
+        columns = self.lines(inst.attrs["right"], right, right_step, int(steps[0]))
+        if inst.attrs["along"] == "side":  # a line is 64 columns at one position of the depth
+            parts = columns.reshape(-1, warpgroups.DEPTH, int(steps[0]), 64)
+            columns = parts.transpose(0, 3, 2, 1).reshape(warpgroups.COLUMNS, -1)
+        else:
+            columns = columns.reshape(warpgroups.COLUMNS, -1)
+        sums = rows.reshape(warpgroups.ROWS, -1) @ columns.T
+        thread, lane = np.arange(self.count)[:, None], np.arange(warpgroups.SUMS)[None]
+        row = thread // 32 * 16 + thread % 32 // 4 + 8 * (lane // 2 % 2)
+        column = 64 * (lane // 32) + 8 * (lane % 32 // 4) + thread % 4 * 2 + lane % 2
+        return sums[row, column]
+
+    def lines(self, memory: Binding, starts: Sequence[Array], step: Array, steps: int) -> Array:
+        """Lines of 64 elements, 32 from each of the indices, over all steps, in f32."""
+        buffer, thread = self.buffers[memory.index], np.arange(self.count)
+        lines = np.zeros((32 * len(starts), steps, 8, 8), np.float32)
+        for number, start in enumerate(starts):
+            assert not ((start % 8).any() or (step % 8).any()), "a copy of 16 bytes is not aligned"
+            at = (start[:, None] + np.arange(steps) * step[:, None])[..., None] + np.arange(8)
+            assert ((at >= 0) & (at < len(buffer))).all(), "a copy outside a buffer"
+            lines[thread // 8 + 32 * number, :, thread % 8] = buffer[at]
+        return lines.reshape(len(lines), steps, 64)
 
     def uniform(self, inst: Inst, index: int) -> Array:
         """An operand that all invocations of a subgroup agree on: one value for each subgroup."""

@@ -25,6 +25,8 @@ _CREATED_BY = {
     "vkCreateCommandPool": "vkDestroyCommandPool",
     "vkCreateQueryPool": "vkDestroyQueryPool",
     "vkCreateSemaphore": "vkDestroySemaphore",
+    "vkCreateCuModuleNVX": "vkDestroyCuModuleNVX",
+    "vkCreateCuFunctionNVX": "vkDestroyCuFunctionNVX",
 }
 """Calls that create objects, and those that destroy them."""
 _OTHERS = (

@@ -82,6 +82,13 @@ _COMPONENTS: Mapping[int, str] = {
 OPERAND_FEATURES = {"f16": "float16", "bf16": "bfloat16_matrix", "i8": "int8", "u8": "int8"}
 """The further feature that matrices of an operand type need."""
 
+BINARY_IMPORT = "VK_NVX_binary_import"
+PTX_SM_90A = "ptx_sm_90a"
+"""The device runs PTX kernels for ``sm_90a``, as Hopper GPUs do: no Vulkan feature stands for that."""
+_NVIDIA = 0x10DE
+_GH100 = range(0x2300, 0x2400)
+"""PCI device ids of H100, H200 and GH200, after the list of NVIDIA's open kernel modules."""
+
 CALIBRATED_TIMESTAMPS = "VK_EXT_calibrated_timestamps"
 MEMORY_BUDGET = "VK_EXT_memory_budget"
 OPTIONAL_EXTENSIONS = (
@@ -101,8 +108,15 @@ def enabled_features(snapshot: Snapshot) -> frozenset[str]:
 
 
 def enabled_extensions(snapshot: Snapshot) -> tuple[str, ...]:
-    """The extensions to enable: every optional one that is present."""
-    return tuple(name for name in OPTIONAL_EXTENSIONS if name in snapshot.extensions)
+    """The extensions to enable: every optional one that is present, that of PTX only where kernels use it."""
+    present = tuple(name for name in OPTIONAL_EXTENSIONS if name in snapshot.extensions)
+    return (*present, BINARY_IMPORT) if runs_ptx(snapshot) else present
+
+
+def runs_ptx(snapshot: Snapshot) -> bool:
+    """Whether the device has `PTX_SM_90A`. Such kernels take addresses of buffers."""
+    hopper = snapshot.vendor_id == _NVIDIA and snapshot.device_id in _GH100
+    return hopper and BINARY_IMPORT in snapshot.extensions and snapshot.features.issuperset(ADDRESS_FEATURES)
 
 
 def named_features(snapshot: Snapshot) -> dict[str, bool]:
@@ -112,6 +126,7 @@ def named_features(snapshot: Snapshot) -> dict[str, bool]:
     operations = snapshot.limits.get("subgroupSupportedOperations", 0) if in_compute else 0
     features |= {name: bool(snapshot.limits.get(limit, 0)) for name, limit in NAN_PRESERVE.items()}
     features |= {name: bool(operations & bit) for name, bit in SUBGROUP_OPERATIONS.items()}
+    features[PTX_SM_90A] = runs_ptx(snapshot)
     features |= {f"subgroup_size_{size}": True for size in _subgroup_sizes(snapshot, features)}
     if features["cooperative_matrix"]:
         names = set(map(matrix_feature, snapshot.matrices)) - {""}

@@ -18,11 +18,13 @@ from mansard.drivers.vulkan import vk
 from mansard.drivers.vulkan.instance.features import (
     ADDRESS_FEATURES,
     BASELINE_FEATURES,
+    BINARY_IMPORT,
     NAMED_FEATURES,
     NAN_PRESERVE,
-    OPTIONAL_EXTENSIONS,
+    PTX_SM_90A,
     SUBGROUP_OPERATIONS,
     UNNAMED_FEATURES,
+    enabled_extensions,
     matrix_feature,
     named_features,
 )
@@ -42,8 +44,8 @@ UNIFIED_MEMORY = "unified_memory"
 """Switched off, a device counts as a card: what it uses is copied to memory of its own, and back."""
 _OPERATIONS_LIMIT = "subgroupSupportedOperations"
 _MATRIX = "cooperativeMatrix"
-_BUILT_ON = {"VK_NV_cooperative_matrix2": COOPERATIVE_MATRIX}
-"""Extensions that may not be enabled without another."""
+_BUILT_ON = {"VK_NV_cooperative_matrix2": COOPERATIVE_MATRIX, BINARY_IMPORT: PTX_SM_90A}
+"""Extensions that go with another, without which they may not be enabled, or with a feature."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +154,8 @@ def disable(snapshot: Snapshot, names: Iterable[str]) -> Snapshot:
 
 def check_feature(name: str) -> None:
     """Raises InputError unless `disable` knows the name."""
-    known = {*NAMED_FEATURES, *SUBGROUP_OPERATIONS, *NAN_PRESERVE, UNIFIED_MEMORY, *_vulkan_features()}
+    named = {*NAMED_FEATURES, *SUBGROUP_OPERATIONS, *NAN_PRESERVE, PTX_SM_90A}
+    known = {*named, UNIFIED_MEMORY, *_vulkan_features()}
     if name not in known and not name.startswith(("VK_", "matrix_")):
         raise InputError(f"no Vulkan feature {name!r}{_near(name, known)}")
 
@@ -166,8 +169,7 @@ def optional_features(snapshot: Snapshot) -> tuple[str, ...]:
         if present and not needed.issuperset(NAMED_FEATURES.get(name, ("",))) and not _is_fixed(name)
     ]
     unnamed = [name for name in UNNAMED_FEATURES if name in snapshot.features]
-    extensions = [name for name in OPTIONAL_EXTENSIONS if name in snapshot.extensions]
-    return (*named, *unnamed, *extensions)
+    return (*named, *unnamed, *enabled_extensions(snapshot))
 
 
 def _is_fixed(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""SPIR-V modules as compute pipelines."""
+"""SPIR-V modules as compute pipelines, and PTX modules beside them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ctypes
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +14,17 @@ from mansard.drivers.vulkan import vk
 from mansard.drivers.vulkan.instance.context import DeviceContext
 from mansard.drivers.vulkan.instance.device_setup import DeviceSetup
 from mansard.drivers.vulkan.instance.results import check
-from mansard.drivers.vulkan.shaders.abi import DESCRIPTORS, FORMATS, ShaderModule, modules_of
+from mansard.drivers.vulkan.shaders.abi import (
+    DESCRIPTORS,
+    FORMATS,
+    PTX_FORMAT,
+    ShaderModule,
+    modules_of,
+    ptx_parts,
+)
 from mansard.drivers.vulkan.shaders.feedback import Feedback
 from mansard.drivers.vulkan.shaders.pipeline_cache import PipelineCache
+from mansard.drivers.vulkan.shaders.ptx import PtxKernels, PtxModules, ptx_entry_points
 from mansard.drivers.vulkan.shaders.spirv import entry_points
 from mansard.errors import ArtifactError, DeviceError, TargetMismatchError
 from mansard.hal.executable import Build, EntryPoint, Executable, ExecutableSpec
@@ -80,28 +88,44 @@ class Pipeline:
 
     def __init__(self, handle: int, layout: PipelineLayout, entry: EntryPoint, build: Build) -> None:
         self.handle = handle
+        """The VkPipeline; 0 for a PTX kernel alone."""
         self.layout = layout.pipeline
         self.entry = entry
-        self.build = build
+        self.builds: tuple[Build, ...] = (build,)
         self.descriptors = layout.descriptors
         """Whether it takes descriptors instead of an argument table."""
         self.pooled_set = 0 if layout.pushed else layout.set
         """The layout of the sets it needs from a pool; 0 when descriptors are pushed or there are none."""
+        self.function = 0
+        """The function of the PTX kernel; 0 when there is none."""
+        self.threads = 0
+        """Invocations of a block of the PTX kernel."""
+
+    def runs_ptx(self, params: Sequence[int]) -> bool:
+        """Whether the PTX kernel runs for these parameters: beside another the last of them says so."""
+        return bool(self.function) and (not self.handle or params[-1] != 0)
 
 
 class VulkanExecutable(Executable):
-    """A shader module's pipelines. They are destroyed once no command buffer holds them any more."""
+    """A shader module's pipelines. They are destroyed once no command buffer holds them any more.
+
+    ``ptx_module`` is the handle of the PTX module behind their functions; 0 when there is none.
+    """
 
     def __init__(
-        self, loader: ExecutableLoader, spec: ExecutableSpec, pipelines: dict[str, Pipeline]
+        self,
+        loader: ExecutableLoader,
+        spec: ExecutableSpec,
+        pipelines: dict[str, Pipeline],
+        ptx_module: int = 0,
     ) -> None:
         self.loader = loader
         self.spec = spec
         self.entries = {entry.name: entry for entry in spec.entries}
         self.pipelines = pipelines
-        self.builds = tuple(pipeline.build for pipeline in pipelines.values())
+        self.builds = tuple(build for pipeline in pipelines.values() for build in pipeline.builds)
         handles = [pipeline.handle for pipeline in pipelines.values()]
-        self._finalizer = Finalizer(self, loader.release, handles)
+        self._finalizer = Finalizer(self, loader.release, handles, ptx_module)
 
     def close(self) -> None:
         """Unload the code. Closing twice is allowed; nothing that uses it may be in flight."""
@@ -118,6 +142,7 @@ class ExecutableLoader:
         self._layouts: dict[tuple[bool, int, int], PipelineLayout] = {}
         self._live: set[int] = set()
         self._cache = PipelineCache(context)
+        self._ptx = PtxModules(context)
         self._closed = False
         self.destroyed = 0
         """Pipelines that were destroyed so far; the device sets it back."""
@@ -126,26 +151,39 @@ class ExecutableLoader:
         """Check a spec against the device and make its pipelines.
 
         Raises TargetMismatchError for a foreign format or an unmet requirement, ArtifactError for code
-        that is no SPIR-V or lacks an entry point, DeviceError when the driver refuses it.
+        that is no SPIR-V or PTX or lacks an entry point, DeviceError when the driver refuses it.
         """
-        if spec.format not in FORMATS.values():
-            raise TargetMismatchError(
-                f"a Vulkan device loads {', '.join(FORMATS.values())}, not {spec.format!r}"
-            )
-        module = self._choose(spec)
-        absent = {entry.name for entry in spec.entries} - entry_points(module.code)
-        if absent:
+        formats = (*FORMATS.values(), PTX_FORMAT)
+        if spec.format not in formats:
+            raise TargetMismatchError(f"a Vulkan device loads {', '.join(formats)}, not {spec.format!r}")
+        ptx, spirv = self._both(spec) if spec.format == PTX_FORMAT else (None, self._choose(spec))
+        names = {entry.name for entry in spec.entries}
+        if spirv is not None and (absent := names - entry_points(spirv.code)):
             raise ArtifactError(f"the SPIR-V module has no entry point {', '.join(sorted(absent))}")
+        if ptx is not None and (absent := names - ptx_entry_points(ptx.code)):
+            raise ArtifactError(f"the PTX module has no entry point {', '.join(sorted(absent))}")
         if self._closed:
             raise DeviceError("the Vulkan device is closed")
-        pipelines = self._pipelines(module, spec.entries) if spec.entries else {}
+        if not spec.entries:
+            return VulkanExecutable(self, spec, {})
+        kernels = self._ptx.load(ptx, spec.entries) if ptx is not None else None
+        try:
+            pipelines = self._pipelines(spirv, spec.entries) if spirv is not None else {}
+        except BaseException:
+            if kernels is not None:
+                self._ptx.release(kernels.module)
+            raise
         self._cache.save()
-        return VulkanExecutable(self, spec, pipelines)
+        if kernels is None:
+            return VulkanExecutable(self, spec, pipelines)
+        return VulkanExecutable(self, spec, _with_ptx(pipelines, kernels, spec.entries), kernels.module)
 
-    def release(self, handles: list[int]) -> None:
-        """Destroy pipelines, unless that was done."""
+    def release(self, handles: list[int], ptx_module: int = 0) -> None:
+        """Destroy pipelines, and a PTX module with its functions, unless that was done."""
         if sys.is_finalizing():  # the lock may be held by a thread that runs no more
             return
+        if ptx_module:
+            self._ptx.release(ptx_module)
         with self._lock:
             for handle in handles:
                 if handle in self._live:
@@ -156,6 +194,7 @@ class ExecutableLoader:
     def close(self) -> None:
         """Destroy what is left."""
         self.release(list(self._live))
+        self._ptx.close()
         self._closed = True
         commands, device = self._context.commands, self._context.handle
         for layout in self._layouts.values():
@@ -173,6 +212,22 @@ class ExecutableLoader:
                 return module
             refusals.append("; ".join(missing))
         raise TargetMismatchError(f"the executable for {spec.target} {'; or it '.join(refusals)}")
+
+    def _both(self, spec: ExecutableSpec) -> tuple[ShaderModule, ShaderModule | None]:
+        """The PTX module and the SPIR-V module beside it; raises TargetMismatchError for unmet requirements
+        of either."""
+        ptx, spirv = ptx_parts(spec)
+        requires = dict.fromkeys((*spec.requires, *(spirv.requires if spirv else ()), *ptx.requires))
+        setup = self._context.setup
+        missing = unmet_requirements(requires, spec.entries, setup)
+        most = setup.limits["workgroup_invocations"]
+        if ptx.threads > most:
+            missing.append(f"has PTX kernels with blocks of {ptx.threads}, the device's limit is {most}")
+        if missing:
+            raise TargetMismatchError(f"the executable for {spec.target} {'; '.join(missing)}")
+        if spirv is not None and not all(entry.params for entry in spec.entries):
+            raise ArtifactError("no parameter says whether a kernel runs as SPIR-V or as PTX")
+        return ptx, spirv
 
     def _pipelines(self, module_: ShaderModule, entries: tuple[EntryPoint, ...]) -> dict[str, Pipeline]:
         commands, device, code = self._context.commands, self._context.handle, module_.code
@@ -274,6 +329,22 @@ class ExecutableLoader:
             lambda out: commands.vkCreateDescriptorSetLayout(device, ctypes.byref(info), None, out),
             "creating a descriptor set layout",
         )
+
+
+def _with_ptx(
+    pipelines: dict[str, Pipeline], kernels: PtxKernels, entries: tuple[EntryPoint, ...]
+) -> dict[str, Pipeline]:
+    """Pipelines with the PTX kernels of the same entry points; without SPIR-V those alone."""
+    joined = {}
+    for entry, function, build in zip(entries, kernels.functions, kernels.builds, strict=True):
+        pipeline = pipelines.get(entry.name)
+        if pipeline is None:
+            pipeline = Pipeline(0, PipelineLayout(0), entry, build)
+        else:
+            pipeline.builds += (build,)
+        pipeline.function, pipeline.threads = function, kernels.threads
+        joined[entry.name] = pipeline
+    return joined
 
 
 def _pipeline_info(module: int, entry: EntryPoint, layout: int) -> Any:

@@ -11,7 +11,7 @@ import functools
 from mansard.hal import core_abi, native
 
 DISPATCH, DISPATCH_IN_MEMORY, DISPATCH_WITH_SET, COPY, FILL, BARRIER = range(1, 7)
-TIMESTAMP, LABEL, LABEL_END = range(7, 10)
+TIMESTAMP, LABEL, LABEL_END, LAUNCH = range(7, 11)
 """``mn_vk_op``: what a command of a recording is."""
 
 CALLS = {
@@ -31,6 +31,7 @@ CALLS = {
     "push_set": "vkCmdPushDescriptorSetKHR",
     "begin_label": "vkCmdBeginDebugUtilsLabelEXT",
     "end_label": "vkCmdEndDebugUtilsLabelEXT",
+    "launch": "vkCmdCuLaunchKernelNVX",
 }
 """The Vulkan command behind every member of ``mn_vk_calls``, in its order."""
 

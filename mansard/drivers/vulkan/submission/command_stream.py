@@ -17,6 +17,7 @@ from mansard.drivers.vulkan.submission.bridge import (
     FILL,
     LABEL,
     LABEL_END,
+    LAUNCH,
     TIMESTAMP,
     CallsStruct,
     RecordingStruct,
@@ -129,6 +130,11 @@ class CommandStream:
         if set_layout:
             self.sets += 1
             self.descriptors += len(buffers)
+
+    def launch(self, function: int, grid: tuple[int, int, int], threads: int, table: list[int]) -> None:
+        """A PTX kernel in blocks of ``threads``, with its argument table by value."""
+        x, y, z = grid
+        self.words += (LAUNCH | (3 + len(table)) << 8, function, x | y << 32, z | threads << 32, *table)
 
     def copy(self, source: int, target: int, source_offset: int, target_offset: int, size: int) -> None:
         """vkCmdCopyBuffer of one region."""

@@ -81,6 +81,13 @@ class Encoder:
             keep[buffer] = None
         table += [param & WORD for param in command.params]
         keep[command.executable] = None
+        if pipeline.runs_ptx(command.params):
+            work = all(grid)  # CUDA takes no empty grid
+            stream.begin(label, COMPUTE if work else 0)
+            if work:
+                stream.launch(pipeline.function, grid, pipeline.threads, table)
+            stream.end(label)
+            return
         stream.begin(label, COMPUTE)
         in_memory = not pipeline.entry.table_in_push_constants
         stream.dispatch(pipeline.handle, pipeline.layout, grid, table, in_memory)

@@ -151,6 +151,31 @@ def test_named_features() -> None:
     assert setup.feature_names.isdisjoint({"int8", "subgroup_shuffle"})
 
 
+BINARY_IMPORT = "VK_NVX_binary_import"
+WITH_IMPORT = dataclasses.replace(DISCRETE, extensions=DISCRETE.extensions | {BINARY_IMPORT})
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, True),
+        ({"device_id": 0x2300}, True),
+        ({"device_id": 0x23FF}, True),
+        ({"device_id": 0x22FF}, False),
+        ({"device_id": 0x2400}, False),
+        ({"vendor_id": 0x1002}, False),
+        ({"features": DISCRETE.features - {"bufferDeviceAddress"}}, False),
+        ({"extensions": DISCRETE.extensions}, False),
+    ],
+)
+def test_ptx_on_hopper_alone(changes: dict[str, Any], expected: bool) -> None:
+    setup = make_setup(dataclasses.replace(WITH_IMPORT, **changes))
+    assert setup.features["ptx_sm_90a"] is expected
+    assert (BINARY_IMPORT in setup.extensions) == expected, "enabled where kernels use it, and nowhere else"
+    formats = describe_capabilities(WITH_IMPORT, setup, import_host=False).formats
+    assert ("spirv-ptx" in formats) == expected
+
+
 def test_subgroup_operations_outside_compute_do_not_count() -> None:
     limits = {**LIMITS, "subgroupSupportedStages": 0}
     assert not make_setup(dataclasses.replace(DISCRETE, limits=limits)).features["subgroup_arithmetic"]

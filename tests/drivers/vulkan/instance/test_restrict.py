@@ -35,7 +35,7 @@ MATRIX = MatrixProperties((16, 16, 16), (0, 0, 1, 1), False, vk.VK_SCOPE_SUBGROU
 RICH = dataclasses.replace(
     DISCRETE,
     features=frozenset({*BASELINE_FEATURES, *KNOWN}),
-    extensions=frozenset({*DISCRETE.extensions, *EXTENSION_FEATURES}),
+    extensions=frozenset({*DISCRETE.extensions, *EXTENSION_FEATURES, "VK_NVX_binary_import"}),
     limits={
         **DISCRETE.limits,
         "maxStorageBufferRange": 2**32 - 1,
@@ -120,11 +120,24 @@ def test_each_optional_feature_can_be_switched_off(name: str) -> None:
         ("subgroup_shuffle", {"subgroup_shuffle"}),
         ("nan_preserve", {"nan_preserve"}),
         ("matrix_16x16x16_f16_f32", {"matrix_16x16x16_f16_f32"}),
+        ("ptx_sm_90a", {"ptx_sm_90a"}),
+        ("VK_NVX_binary_import", {"ptx_sm_90a"}),
         ("shaderFloat16", {"float16", "matrix_16x16x16_f16_f32"}),
     ],
 )
 def test_only_what_needs_a_feature_goes_with_it(name: str, gone: set[str]) -> None:
     assert present(RICH) - present(disable(RICH, [name])) == gone
+
+
+def test_ptx_goes_with_its_extension_and_with_addresses() -> None:
+    assert "ptx_sm_90a" in optional_features(RICH)
+    assert "VK_NVX_binary_import" in make_setup(RICH).extensions
+    for name in ("ptx_sm_90a", "buffer_device_address", "int64"):
+        without = disable(RICH, [name])
+        assert "ptx_sm_90a" not in present(without)
+        assert "VK_NVX_binary_import" not in {*make_setup(without).extensions, *optional_features(without)}
+    for name in PROFILES:
+        assert "ptx_sm_90a" not in present(restrict(RICH, limit_profile(name)))
 
 
 def test_no_matrices_without_the_feature_or_what_it_needs() -> None:

@@ -9,6 +9,7 @@ from mansard.drivers.vulkan.submission.command_stream import (
     COPY,
     DISPATCH,
     FILL,
+    LAUNCH,
     TIMESTAMP,
     TRANSFER,
     CommandStream,
@@ -115,3 +116,14 @@ def test_words_of_commands() -> None:
     ]
     assert stream.rows == ["a"]
     assert stream.table_bytes == 32  # three words, rounded up to 16 bytes
+
+
+def test_words_of_a_launch() -> None:
+    stream = CommandStream()
+    stream.begin("a", COMPUTE)
+    stream.launch(11, (1, 2, 3), 128, [7, 8])
+    stream.end("a")
+    before, launched, after = parse(stream.finish())
+    assert launched == (LAUNCH, [11, 1 | 2 << 32, 3 | 128 << 32, 7, 8])
+    assert (before[1][2], after[1][0]) == (SHADER, SHADER), "it is compute work"
+    assert stream.table_bytes == 0

@@ -27,6 +27,7 @@ from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.loop_nest import Nest
 from mansard.codegen.parameters import Parameters
 from mansard.codegen.schedules.common.base import Frame, Scheduled, estimate
+from mansard.codegen.schedules.gpu.gemm import warpgroups
 from mansard.codegen.schedules.gpu.gemm.matrix_product import GemmShape, MatrixProduct
 from mansard.codegen.schedules.gpu.gemm.matrix_staging import WORDS, operand
 from mansard.codegen.schedules.gpu.gemm.matrix_tile import GemmMatrixTile, shape_for
@@ -81,6 +82,10 @@ def schedule(nest: Nest, target: KernelTarget, name: str, parameters: Parameters
         chosen = TilesBySize(streamed[0])
     else:
         chosen = gemm.by_size(target)
+    if not parameters and not chosen.small.ahead:
+        where = warpgroups.sizes(gemm, target)
+        if where is not None:
+            return warpgroups.schedule(gemm, where, target, name)
     frame = Frame(nest, target, name, chosen.small.subgroups * target.subgroup[0])
     vectors = [tile.shared_vectors(gemm.left, gemm.right, gemm.shape) for tile in chosen.tiles]
     memory = frame.b.shared(DType.I32, max(vectors), WORDS)

@@ -1,0 +1,183 @@
+"""One kernel as one PTX entry, by way of LLVM.
+
+The rules are those of CPUs (`mansard.codegen.llvm`) but for what differs on a GPU: an invocation is a thread,
+with numbers of its own, and the argument table is the entry's one parameter, by value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mansard.codegen.kernel import Binding, Inst, Kernel, KType, KValue, SharedMemory, warpgroups
+from mansard.codegen.llvm import text
+from mansard.codegen.llvm.function import FunctionEmitter
+from mansard.codegen.llvm.instructions import emit_inst
+from mansard.codegen.nvptx import warpgroup_product
+from mansard.codegen.nvptx.target import PtxTarget
+from mansard.dtypes import DType
+from mansard.errors import CodegenError
+
+SUBGROUP = 32
+_REGISTER = "llvm.nvvm.read.ptx.sreg."
+_BARRIERS = {"workgroup": "bar.sync 0;", "subgroup": "bar.warp.sync 0xffffffff;"}
+
+
+class PtxEmitter(FunctionEmitter):
+    """Emits one kernel."""
+
+    def __init__(self, kernel: Kernel, target: PtxTarget, metadata: list[str]) -> None:
+        super().__init__(kernel, target, metadata)
+        self.globals: dict[int, str] = {}
+        """Declarations of shared memory."""
+
+    def emit(self) -> str:
+        """The function definition."""
+        self._emit_inst = _emit_inst
+        self._check()
+        self._block(self.kernel.body)
+        self.line("ret void")
+        words = len(self.kernel.bindings) + self.kernel.params
+        arguments = f"ptr byval([{max(1, words)} x i64]) align 8 %table"
+        head = f'define ptx_kernel void @"{self.kernel.name}"({arguments}) #0 {{'
+        return "\n".join([head, "entry:", *self._entry, "  br label %start", "start:", *self._lines, "}"])
+
+    def _check(self) -> None:
+        x, y, z = self.kernel.workgroup
+        if y * z > 1 or x % SUBGROUP:
+            raise CodegenError(
+                f"kernel {self.kernel.name!r}: PTX has workgroups of whole subgroups in x alone"
+            )
+        if self.kernel.subgroup not in (0, SUBGROUP):
+            raise CodegenError(f"kernel {self.kernel.name!r}: subgroups of PTX have {SUBGROUP} invocations")
+
+    def pointer(self, memory: Binding | SharedMemory) -> tuple[str, str]:
+        """As for CPUs: LLVM finds out which address space a pointer is of."""
+        if isinstance(memory, Binding):
+            word = self._word(memory.index, "i64")
+            place = self._hoist(("global", memory.index, ""), f"inttoptr i64 {word} to ptr addrspace(1)")
+            cast = f"addrspacecast ptr addrspace(1) {place} to ptr"
+            return self._hoist(("pointer", memory.index, ""), cast), self._scopes[memory.index]
+        return f"addrspacecast (ptr addrspace(3) {self.shared(memory)} to ptr)", ""
+
+    def shared(self, memory: SharedMemory) -> str:
+        """The variable of a shared memory."""
+        if memory.lanes > 1:
+            raise CodegenError(f"kernel {self.kernel.name!r}: shared memory of vectors has no PTX")
+        name = f'@"{self.kernel.name}.shared{memory.index}"'
+        type_ = text.memory_type(KType(memory.dtype))
+        self.globals[memory.index] = (
+            f"{name} = internal addrspace(3) global [{memory.size} x {type_}] undef, align 1024"
+        )
+        return name
+
+    def workgroup_id(self, axis: int, dtype: DType) -> str:
+        """A coordinate of the workgroup."""
+        return self.special(f"ctaid.{'xyz'[axis]}", dtype)
+
+    def special(self, register: str, dtype: DType) -> str:
+        """A special register as an integer."""
+        name = self._hoist((register, 0, ""), f"call i32 @{_REGISTER}{register}()")
+        self.declare(f"{_REGISTER}{register}", f"i32 @{_REGISTER}{register}()")
+        return self.widened(name, dtype)
+
+    def widened(self, name: str, dtype: DType) -> str:
+        """A number that is not negative as an integer of some type."""
+        return name if dtype.bits == 32 else self.temp(f"zext i32 {name} to {text.scalar_type(dtype)}")
+
+    def address(self, memory: Binding, index: KValue) -> str:
+        """The address of an element, as a number."""
+        return self.temp(f"add i64 {self._word(memory.index, 'i64')}, {self.bytes_of(memory, index)}")
+
+    def bytes_of(self, memory: Binding, count: KValue) -> str:
+        """The bytes of so many elements."""
+        number = self.name(count)
+        if count.type.dtype is not DType.I64:
+            number = self.temp(f"sext {self.typed(count)} to i64")
+        return self.temp(f"mul nsw i64 {number}, {memory.dtype.itemsize}")
+
+
+def _emit_inst(f: FunctionEmitter, inst: Inst) -> None:
+    assert isinstance(f, PtxEmitter)
+    rule = _RULES.get(inst.op)
+    if rule is not None:
+        rule(f, inst)
+    else:
+        emit_inst(f, inst)
+
+
+def _type(inst: Inst) -> KType:
+    if inst.result is None:
+        raise CodegenError(f"instruction {inst.op!r} has no result")
+    return inst.result.type
+
+
+def _local_id(f: PtxEmitter, inst: Inst) -> None:
+    f.bind(inst.result, f.special(f"tid.{'xyz'[inst.attrs['axis']]}", _type(inst).dtype))
+
+
+def _subgroup_place(f: PtxEmitter, inst: Inst) -> None:
+    """Numbers of a subgroup and within it: workgroups are whole subgroups in one dimension."""
+    thread = f.special("tid.x", DType.I32)
+    code = f"lshr i32 {thread}, 5" if inst.op == "subgroup_id" else f"and i32 {thread}, {SUBGROUP - 1}"
+    f.bind(inst.result, f.widened(f.temp(code), _type(inst).dtype))
+
+
+def _subgroups(f: PtxEmitter, inst: Inst) -> None:
+    count = SUBGROUP if inst.op == "subgroup_size" else f.kernel.workgroup[0] // SUBGROUP
+    f.bind(inst.result, str(count))
+
+
+def _barrier(f: PtxEmitter, inst: Inst) -> None:
+    f.line(
+        f'call void asm sideeffect "{_BARRIERS[inst.attrs.get("scope", "workgroup")]}", "~{{memory}}"() #1'
+    )
+
+
+def _cast(f: PtxEmitter, inst: Inst) -> None:
+    """f32 to bf16 by the instruction, which keeps subnormals; all others as on CPUs."""
+    type_, arg = _type(inst), inst.args[0]
+    if (arg.type.dtype, type_.dtype) != (DType.F32, DType.BF16):
+        emit_inst(f, inst)
+        return
+    short = text.vector_of("bfloat", type_.lanes)
+    rounded = f.temp(f"fptrunc {f.typed(arg)} to {short}")
+    f.bind(inst.result, f.temp(f"bitcast {short} {rounded} to {text.type_name(type_)}"))
+
+
+def _warpgroup_product(f: PtxEmitter, inst: Inst) -> None:
+    steps, right_step, *indices = inst.args
+    left, right, memory = (inst.attrs[name] for name in ("left", "right", "memory"))
+    places = [left] * warpgroups.LEFT + [right] * warpgroups.RIGHT
+    addresses = [f.address(b, index) for b, index in zip(places, indices, strict=True)]
+    addresses.append(f.bytes_of(right, right_step))
+    count = f.name(steps)
+    if steps.type.dtype is DType.I64:
+        count = f.temp(f"trunc i64 {count} to i32")
+    place = f.temp(f"ptrtoint ptr addrspace(3) {f.shared(memory)} to i64")
+    words = [count, f.temp(f"trunc i64 {place} to i32"), f.special("tid.x", DType.I32)]
+    operands = ", ".join([*(f"i64 {a}" for a in addresses), *(f"i32 {w}" for w in words)])
+    code, constraints = warpgroup_product.assembly(left.dtype, inst.attrs["along"])
+    lanes = _type(inst).lanes
+    struct = "{ " + ", ".join(["float"] * lanes) + " }"
+    quoted = code.replace("\n", "\\0A")
+    sums = f.temp(f'call {struct} asm sideeffect "{quoted}", "{constraints}"({operands}) #1')
+    vector = "poison"
+    for lane in range(lanes):
+        element = f.temp(f"extractvalue {struct} {sums}, {lane}")
+        vector = f.temp(f"insertelement <{lanes} x float> {vector}, float {element}, i64 {lane}")
+    f.bind(inst.result, vector)
+
+
+def _refuse(f: PtxEmitter, inst: Inst) -> None:
+    raise CodegenError(f"kernel {f.kernel.name!r}: no PTX for instruction {inst.op!r}")
+
+
+_RULES: dict[str, Callable[[PtxEmitter, Inst], None]] = {
+    "local_id": _local_id,
+    **dict.fromkeys(("subgroup_id", "subgroup_lane"), _subgroup_place),
+    **dict.fromkeys(("subgroup_count", "subgroup_size"), _subgroups),
+    "barrier": _barrier,
+    "cast": _cast,
+    "warpgroup_product": _warpgroup_product,
+    **dict.fromkeys(("subgroup_reduce", "subgroup_scan", "prefetch"), _refuse),
+}

@@ -1,0 +1,120 @@
+"""Executables with a PTX module: what the container holds, and what is refused as broken."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from support import ptx_kernels
+
+from mansard.drivers.vulkan.shaders.abi import ShaderModule, device_formats, join_ptx, modules_of, ptx_parts
+from mansard.drivers.vulkan.shaders.ptx import ptx_entry_points
+from mansard.errors import ArtifactError
+from mansard.hal.executable import ExecutableSpec
+
+SPIRV = ShaderModule("bda", b"\x03\x02#\x07 words", ("float16", "int64"))
+MODULE = ShaderModule("ptx", b".version 8.0\n.entry a()", ("shared_memory>=49152",), 384)
+PTX_NEEDS = ("shared_memory>=49152", "buffer_device_address", "int64", "ptx_sm_90a")
+
+
+def spec(code_format: str, code: bytes, requires: tuple[str, ...] = ()) -> ExecutableSpec:
+    return ExecutableSpec(code_format, "vulkan:1.3", code, (), requires)
+
+
+def test_both_parts_come_back_and_all_is_needed() -> None:
+    code_format, code, requires = join_ptx(MODULE, SPIRV)
+    assert code_format == "spirv-ptx"
+    assert set(requires) == {*PTX_NEEDS, "float16"}
+    ptx, spirv = ptx_parts(spec(code_format, code, requires))
+    assert ptx == ShaderModule("ptx", MODULE.code, PTX_NEEDS, 384)
+    assert spirv == ShaderModule("bda", SPIRV.code, ("float16", "int64", "buffer_device_address"))
+
+
+def test_ptx_alone() -> None:
+    code_format, code, requires = join_ptx(MODULE, None)
+    assert requires == PTX_NEEDS
+    assert ptx_parts(spec(code_format, code, requires)) == (
+        ShaderModule("ptx", MODULE.code, PTX_NEEDS, 384),
+        None,
+    )
+
+
+def head(*parts: object, rest: bytes = b"123") -> bytes:
+    return json.dumps(parts).encode() + b"\n" + rest
+
+
+PTX_PART = {"abi": "ptx", "bytes": 3, "requires": [], "threads": 32}
+SPIRV_PART = {"abi": "bda", "bytes": 0, "requires": []}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        b"",
+        b"no json\n",
+        b"[" * 100_000,
+        b"{}\n",
+        b"5\n",
+        b"[5]\n",
+        b"[]\n",
+        head(rest=b""),
+        head(PTX_PART, rest=b"1234"),
+        head(PTX_PART, rest=b"12"),
+        head({**PTX_PART, "bytes": -1}, rest=b""),
+        head({**PTX_PART, "bytes": float("inf")}),
+        head({**PTX_PART, "bytes": None}),
+        head({**PTX_PART, "threads": 0}),
+        head({**PTX_PART, "threads": -32}),
+        head({**PTX_PART, "threads": "many"}),
+        head({**PTX_PART, "requires": None}),
+        head({**PTX_PART, "abi": "descriptors"}),
+        head({**PTX_PART, "abi": []}),
+        head({name: value for name, value in PTX_PART.items() if name != "threads"}),
+        head(PTX_PART, PTX_PART, rest=b"123123"),
+        head({**SPIRV_PART, "bytes": 3}),
+        head(SPIRV_PART, {**SPIRV_PART, "bytes": 3}),
+        head({**SPIRV_PART, "threads": 1}, PTX_PART),
+    ],
+)
+def test_a_broken_container(code: bytes) -> None:
+    with pytest.raises(ArtifactError, match="spirv-ptx"):
+        ptx_parts(spec("spirv-ptx", code))
+
+
+def test_a_good_one_beside_the_broken_ones() -> None:
+    assert ptx_parts(spec("spirv-ptx", head(SPIRV_PART, PTX_PART)))[0].code == b"123"
+
+
+def test_ptx_is_no_alternative_among_others() -> None:
+    with pytest.raises(ArtifactError, match="spirv-all"):
+        modules_of(spec("spirv-all", head(PTX_PART)))
+
+
+def test_formats_of_a_device() -> None:
+    both = {"buffer_device_address": True, "int64": True}
+    assert device_formats(both) == ("spirv", "spirv-all", "spirv-descriptors")
+    assert device_formats({**both, "ptx_sm_90a": True}) == ("spirv-ptx", *device_formats(both))
+    assert device_formats({**both, "ptx_sm_90a": False}) == device_formats(both)
+
+
+def test_entry_points_of_a_text() -> None:
+    text = b""".version 8.0
+    .target sm_90a
+    // .entry commented
+    /* .entry out
+       .entry too */
+    .visible .entry first(.param .b64 a) { ret; }
+    .weak .entry
+        $second_2() { ret; }
+    .func third() { ret; }
+    """
+    assert ptx_entry_points(text) == ptx_entry_points(text + b"\0") == {"first", "$second_2"}
+    assert ptx_entry_points(ptx_kernels.TRIPLE_TEXT) == {"triple"}
+
+
+@pytest.mark.parametrize(
+    "code", [b"", b"\0", b"\x7fELF", b".version 8.0\xff", b".version\0 .entry a", b".entry"]
+)
+def test_what_is_no_text_of_ptx(code: bytes) -> None:
+    with pytest.raises(ArtifactError, match="not a PTX module"):
+        ptx_entry_points(code)
