@@ -2,7 +2,7 @@
 
 SPIR-V's cooperative matrices reach these GPUs' matrix units by instructions of subgroups, with factors that
 pass through registers: 372 TFLOP/s of 989. Four subgroups together multiply straight from shared memory
-(`mansard.codegen.kernel.warpgroups`), at 455. For few rows, of which most of a tile would be empty, a kernel
+(`mansard.codegen.kernel.warpgroups`), at 495. For few rows, of which most of a tile would be empty, a kernel
 has SPIR-V as well, and its last parameter says which of the two a call runs.
 """
 
@@ -34,9 +34,11 @@ SLOT_LINES = warpgroups.THREADS * 8 // CHUNK
 """Lines of 64 elements that all invocations bring at a time."""
 LINE = CHUNK + 8
 """The stride of their rows in elements: neighbouring rows are 8 banks apart."""
-STEP_CLOCKS, START_CLOCKS = 2050.0, 4000.0
-"""Clocks of a step of a tile, of those that `matrix_cost` counts, and before and after the steps (H200: tiles
-of 2048x12288x4096 take 82 % of the time that the same results take with cooperative matrices)."""
+STEP_CLOCKS, START_CLOCKS = 1917.0, 3800.0
+"""Clocks of a step of a tile, and before and after all steps, in the unit of `matrix_cost` (1.84 a nanosecond on
+an H200): fitted to 2048x12288x4096 and 2048x4096x12288, and within 5 % of 2048x6144x4096 and 2048x4096x4096."""
+LENGTHS = 16
+"""Into so many parts a range of sizes is divided to find from where on this schedule is faster."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,11 +67,11 @@ def sizes(gemm: GemmShape, target: KernelTarget) -> Sizes | None:
         return None
     (symbol,) = symbols
     at = None
-    length = symbol.max
-    while length >= max(1, symbol.min):
+    for part in range(LENGTHS, 0, -1):
+        length = max(symbol.min, symbol.max * part // LENGTHS)
         if not _is_faster(gemm, [dims.evaluate(e, {symbol.name: length}) for e in extents], target):
             break
-        at, length = length, length // 2
+        at = length
     return None if at is None else Sizes(symbol, at)
 
 
