@@ -264,6 +264,18 @@ class Device(abc.ABC):
     def load(self, spec: ExecutableSpec) -> Executable:
         """Load compiled kernels; raises TargetMismatchError when the device lacks a requirement."""
 
+    def load_all(self, specs: Sequence[ExecutableSpec]) -> list[Executable]:
+        """Several executables in their order, as `load` gives them; by default one after the other. Where one
+        cannot be loaded, none stays loaded."""
+        loaded: list[Executable] = []
+        try:
+            loaded.extend(map(self.load, specs))
+        except BaseException:
+            for executable in loaded:
+                executable.close()
+            raise
+        return loaded
+
     def program_area(self, budget: int) -> ProgramArea:
         """``budget`` bytes of the device's memory in which programs take turns; raises OutOfMemoryError, and
         DeviceError on a device that does not declare ``capabilities.swaps_programs``."""

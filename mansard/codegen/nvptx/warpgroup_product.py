@@ -16,11 +16,11 @@ Copies go from memory to shared memory past the registers (``cp.async``); rows a
 matrix descriptors call it: chunk ``c`` of 16 bytes of row ``r`` lies at ``c ^ (r % 8)``. A slot's rows are
 columns of the right factor where its depth is contiguous, else positions of the depth.
 
-Measured on an H200, 2048x12288x4096 in bf16: 499 TFLOP/s. Prototypes of it in CUDA: 435, with the requests to
-the L2 cache 455; with 192 KiB of shared memory, which Vulkan does not give, four steps of 256 columns: 664. With
-48 KiB, two slots on their way instead of three: 360; four subgroups that copy and named barriers: 385; weights
-by way of registers: 265 to 335; steps of 16 elements: 365; factors read as fragments, without shared memory:
-170, from an order of their own in memory: 250 to 294.
+Measured on an H200, 2048x12288x4096 in bf16: 499 TFLOP/s. Prototypes of it in CUDA: 435, with the requests
+to the L2 cache 455; with 192 KiB of shared memory, which Vulkan does not give, and four steps of 256 columns
+in it: 664. With 48 KiB, two slots on their way instead of three: 360; four subgroups that copy and named
+barriers: 385; weights by way of registers: 265 to 335; steps of 16 elements: 365; factors read as fragments,
+without shared memory: 170, from an order of their own in memory: 250 to 294.
 """
 
 from __future__ import annotations

@@ -124,13 +124,18 @@ class VulkanDevice(Device):
             return None
 
     def load(self, spec: ExecutableSpec) -> Executable:
-        """Load SPIR-V and PTX modules; raises TargetMismatchError when the device lacks a requirement."""
-        executable = self._loader.load(spec)
+        """Load a SPIR-V or PTX module; raises TargetMismatchError when the device lacks a requirement."""
+        (executable,) = self.load_all([spec])
+        return executable
+
+    def load_all(self, specs: Sequence[ExecutableSpec]) -> list[Executable]:
+        """As `load` for each, several at a time."""
+        executables: list[Executable] = [*self._loader.load_all(specs)]
         if self._loader.destroyed >= _DESTROYED:
             self._loader.destroyed = 0
             # Some drivers (lavapipe) free pipelines that were destroyed when something is submitted next.
             self._queue.submit_nothing()
-        return executable
+        return executables
 
     def record(
         self,

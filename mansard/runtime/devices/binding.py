@@ -196,34 +196,35 @@ def _bind_slot(
 def _load_all(
     slot: DeviceProgram, device: Device, resources: Resources, areas: Mapping[Device, ProgramArea]
 ) -> BoundSlot:
-    loaded: list[Executable] = []
     area, owns_area = areas.get(device), False
     if slot.area_bytes and not device.capabilities.swaps_programs:
         raise TargetMismatchError(
             f"{len(slot.swapped)} programs of the model are to take turns in the device's memory, and "
             f"{device.info.id} does not swap programs; compile for its memory"
         )
+    for ref in slot.executables:
+        if ref.format not in device.capabilities.formats:
+            raise TargetMismatchError(
+                f"{ref.entry} is in format {ref.format!r}; the device loads "
+                f"{', '.join(device.capabilities.formats)}"
+            )
+    loaded: dict[int, Executable] = {}
     try:
         if slot.area_bytes and area is None:
             area, owns_area = device.program_area(slot.area_bytes), True
-        for number, ref in enumerate(slot.executables):
-            if ref.format not in device.capabilities.formats:
-                raise TargetMismatchError(
-                    f"{ref.entry} is in format {ref.format!r}; the device loads "
-                    f"{', '.join(device.capabilities.formats)}"
-                )
-            spec = _spec(ref, resources)
-            if number in slot.swapped and area is not None:
-                loaded.append(device.load_swapped(spec, area))
-            else:
-                loaded.append(device.load(spec))
+        if area is not None:
+            for number in slot.swapped:
+                loaded[number] = device.load_swapped(_spec(slot.executables[number], resources), area)
+        others = [number for number in range(len(slot.executables)) if number not in loaded]
+        specs = [_spec(slot.executables[number], resources) for number in others]
+        loaded.update(zip(others, device.load_all(specs), strict=True))
     except (DeviceError, TargetMismatchError):
-        for executable in loaded:
+        for executable in loaded.values():
             executable.close()
         if area is not None and owns_area:
             area.close()
         raise
-    return BoundSlot(slot, device, tuple(loaded), area, owns_area)
+    return BoundSlot(slot, device, tuple(loaded[n] for n in range(len(slot.executables))), area, owns_area)
 
 
 def _spec(ref: ExecutableRef, resources: Resources) -> ExecutableSpec:

@@ -279,6 +279,26 @@ def test_code_that_is_no_kernel(device: VulkanDevice) -> None:
         device.load(ExecutableSpec("cpu-image", "cpu:x86_64", code, ()))
 
 
+def test_executables_are_loaded_together_in_their_order(device: VulkanDevice) -> None:
+    entries = [kernels.ADD, kernels.WIDE] * 4
+    loaded = device.load_all([kernels.spec(entry) for entry in entries])
+    assert [[*executable.entries] for executable in loaded] == [[entry.name] for entry in entries]
+    for executable in loaded:
+        executable.close()
+    assert device.load_all([]) == []
+
+
+def test_where_one_executable_cannot_be_loaded_none_is(device: VulkanDevice) -> None:
+    broken = ExecutableSpec("spirv", "vulkan:1.3", b"not SPIR-V", (kernels.ADD,))
+    unmet = kernels.spec(kernels.ADD, ("float128",))
+    good = [kernels.spec(kernels.ADD) for _ in range(3)]
+    before = set(device._loader._live)
+    with pytest.raises(TargetMismatchError, match="float128"):  # the first of two errors
+        device.load_all([good[0], unmet, good[1], broken, good[2]])
+    assert device._loader._live == before
+    device.load(good[0]).close()
+
+
 def test_the_pipeline_cache_is_kept_on_disk(device: VulkanDevice, cache_directory: Path) -> None:
     device.load(kernels.spec(kernels.ADD))
     device.close()

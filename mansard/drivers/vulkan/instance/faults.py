@@ -6,6 +6,7 @@ Never used in normal operation: nothing is watched outside of `watching`.
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -70,6 +71,8 @@ class InjectedFaults:
         """The core calls them as long as a device of this watch is open."""
         self._fail_at: int | None = None
         self._result = vk.VK_ERROR_OUT_OF_DEVICE_MEMORY
+        self._lock = threading.Lock()
+        """Of the counts: pipelines are made in several threads."""
 
     def fail(self, at: int, result: int = vk.VK_ERROR_OUT_OF_DEVICE_MEMORY) -> None:
         """Let the creating call that comes after ``at`` more return ``result`` and do nothing."""
@@ -81,8 +84,9 @@ class InjectedFaults:
 
     def fails_in_core(self, name: str) -> int:
         """Count a call of the core; the VkResult it must return without being made, or 0."""
-        number = self.core_calls[name]
-        self.core_calls[name] += 1
+        with self._lock:
+            number = self.core_calls[name]
+            self.core_calls[name] += 1
         chosen, at, result = self._fail_in_core or ("", 0, 0)
         if (chosen, at) != (name, number):
             return 0
@@ -91,17 +95,19 @@ class InjectedFaults:
 
     def fails(self, name: str) -> int:
         """Count a creating call; the VkResult it must return without being made, or 0."""
-        self.calls.append(name)
-        if self._fail_at != len(self.calls) - 1:
-            return 0
-        self._fail_at, self.failed = None, name
-        return self._result
+        with self._lock:
+            self.calls.append(name)
+            if self._fail_at != len(self.calls) - 1:
+                return 0
+            self._fail_at, self.failed = None, name
+            return self._result
 
     def count(self, name: str, count: int) -> None:
         """Count objects created, or with a negative number destroyed."""
-        self.live[name] += count
-        if not self.live[name]:
-            del self.live[name]
+        with self._lock:
+            self.live[name] += count
+            if not self.live[name]:
+                del self.live[name]
 
     def watch(self, commands: vk.DeviceCommands) -> None:
         """Count the calls of a device that was opened."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import re
 import sys
 import threading
@@ -147,12 +148,43 @@ class ExecutableLoader:
         self.destroyed = 0
         """Pipelines that were destroyed so far; the device sets it back."""
 
+    def load_all(self, specs: Sequence[ExecutableSpec]) -> list[VulkanExecutable]:
+        """As `load` for each, in threads: drivers compile a pipeline with one. All or none are loaded; raises
+        the error of the first spec that has one."""
+        workers = min(len(specs), len(os.sched_getaffinity(0)))
+        if workers <= 1:
+            outcomes = [self._outcome(spec) for spec in specs]
+        else:
+            from concurrent.futures import ThreadPoolExecutor  # a single executable does without
+
+            with ThreadPoolExecutor(workers, "mansard pipelines") as pool:
+                outcomes = list(pool.map(self._outcome, specs))
+        loaded = [outcome for outcome in outcomes if isinstance(outcome, VulkanExecutable)]
+        if loaded:
+            self._cache.save()
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                for executable in loaded:
+                    executable.close()
+                raise outcome
+        return loaded
+
+    def _outcome(self, spec: ExecutableSpec) -> VulkanExecutable | BaseException:
+        try:
+            return self._load(spec)
+        except BaseException as error:
+            return error
+
     def load(self, spec: ExecutableSpec) -> VulkanExecutable:
         """Check a spec against the device and make its pipelines.
 
         Raises TargetMismatchError for a foreign format or an unmet requirement, ArtifactError for code
         that is no SPIR-V or PTX or lacks an entry point, DeviceError when the driver refuses it.
         """
+        (executable,) = self.load_all([spec])
+        return executable
+
+    def _load(self, spec: ExecutableSpec) -> VulkanExecutable:
         formats = (*FORMATS.values(), PTX_FORMAT)
         if spec.format not in formats:
             raise TargetMismatchError(f"a Vulkan device loads {', '.join(formats)}, not {spec.format!r}")
@@ -173,7 +205,6 @@ class ExecutableLoader:
             if kernels is not None:
                 self._ptx.release(kernels.module)
             raise
-        self._cache.save()
         if kernels is None:
             return VulkanExecutable(self, spec, pipelines)
         return VulkanExecutable(self, spec, _with_ptx(pipelines, kernels, spec.entries), kernels.module)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import gc
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -77,7 +78,8 @@ def use(compiled: CompiledModel) -> None:
 
 
 @pytest.fixture
-def watch() -> Iterator[InjectedFaults]:
+def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[InjectedFaults]:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})  # calls in one order
     with faults.watching() as watch:
         yield watch
 

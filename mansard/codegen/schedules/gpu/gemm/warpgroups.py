@@ -35,8 +35,8 @@ SLOT_LINES = warpgroups.THREADS * 8 // CHUNK
 LINE = CHUNK + 8
 """The stride of their rows in elements: neighbouring rows are 8 banks apart."""
 STEP_CLOCKS, START_CLOCKS = 1917.0, 3800.0
-"""Clocks of a step of a tile, and before and after all steps, in the unit of `matrix_cost` (1.84 a nanosecond on
-an H200): fitted to 2048x12288x4096 and 2048x4096x12288, and within 5 % of 2048x6144x4096 and 2048x4096x4096."""
+"""Clocks of a step of a tile, and before and after all steps, in the unit of `matrix_cost` (1.84 a nanosecond
+on an H200): fitted to 2048x12288x4096 and 2048x4096x12288, 5 % off at 2048x6144x4096 and 2048x4096x4096."""
 LENGTHS = 16
 """Into so many parts a range of sizes is divided to find from where on this schedule is faster."""
 
