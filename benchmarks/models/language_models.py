@@ -6,13 +6,15 @@
 Times of `mansard.load_lm`: compiling from a folder, the first token after loading, prefill of each prompt
 (seconds until its token is known, the least of some), and tokens a second after it, at a cache filled to
 ``--context``.
-``--peer`` runs transformers on CUDA: prefill, and decoding with a static cache compiled to CUDA graphs.
+``--peer`` runs transformers on CUDA, in a process of its own: prefill, and decoding with a static cache compiled
+to CUDA graphs.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import tempfile
 import time
 from pathlib import Path
@@ -136,7 +138,8 @@ def main() -> None:
         result = {"model": options.model, "mansard": measure(Path(folder), options)}
         print(json.dumps(result["mansard"], indent=1), flush=True)
         if options.peer:
-            result["transformers"] = measure_transformers(Path(folder), options)
+            with multiprocessing.get_context("spawn").Pool(1) as process:
+                result["transformers"] = process.apply(measure_transformers, (Path(folder), options))
             print(json.dumps(result["transformers"], indent=1), flush=True)
     if options.json:
         options.json.write_text(json.dumps(result, indent=1) + "\n")
