@@ -6,8 +6,8 @@
 Times of `mansard.load_lm`: compiling from a folder, the first token after loading, prefill of each prompt
 (seconds until its token is known, the least of some), and tokens a second after it, at a cache filled to
 ``--context``.
-``--peer`` runs transformers on CUDA, in a process of its own: prefill, and decoding with a static cache compiled
-to CUDA graphs.
+``--peer`` runs transformers on CUDA, in a process of its own: prefill, and decoding with a static cache
+compiled to CUDA graphs.
 """
 
 from __future__ import annotations

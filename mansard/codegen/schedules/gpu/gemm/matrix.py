@@ -65,11 +65,13 @@ def streams(nest: Nest, target: KernelTarget) -> bool:
 
 
 def candidates(nest: Nest, target: KernelTarget) -> Sequence[Parameters]:
-    """Tiles to try, the default first."""
+    """Tiles to try, the default first: no parameters are for what `schedule` chooses by itself."""
     target = target.with_one_subgroup_size()
     gemm = _required(nest, target)
-    best = [*streamed_tiles(gemm, target), *gemm.tiles(target)]
-    return [tile.parameters() for tile in best[:CANDIDATES]]
+    streamed = streamed_tiles(gemm, target)
+    tiles = [tile.parameters() for tile in [*streamed, *gemm.tiles(target)][:CANDIDATES]]
+    by_warpgroups = not streamed and warpgroups.sizes(gemm, target) is not None
+    return [Parameters(), *tiles] if by_warpgroups else tiles
 
 
 def schedule(nest: Nest, target: KernelTarget, name: str, parameters: Parameters | None = None) -> Scheduled:

@@ -126,6 +126,15 @@ def test_large_products_are_taken_where_the_device_can():
     assert scheduled.params[-1] == where.condition()
 
 
+def test_a_search_begins_with_the_default():
+    nest = gemm_of(residual(2048, 12288, 4096)).nest
+    first, *others = matrix.candidates(nest, TARGET)
+    assert instructions.uses(matrix.schedule(nest, TARGET, "k", first).kernel, instructions.WARPGROUP_OPS)
+    assert [*matrix.candidates(nest, MATRIX_UNITS)] == others
+    kernel = matrix.schedule(nest, TARGET, "k", others[0]).kernel
+    assert not instructions.uses(kernel, instructions.WARPGROUP_OPS)
+
+
 @pytest.mark.parametrize(
     ("rows", "columns", "depth"),
     [(64, 12288, 4096), (2048, 12288, 4096 + 32), (2048, 64, 4096)],
