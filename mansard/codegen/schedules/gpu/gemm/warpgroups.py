@@ -9,6 +9,7 @@ has SPIR-V as well, and its last parameter says which of the two a call runs.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 from mansard import dims
@@ -59,17 +60,21 @@ def sizes(gemm: GemmShape, target: KernelTarget) -> Sizes | None:
     """The sizes of a product that this schedule is faster for; None: there are none, or it cannot."""
     if FEATURE not in target.features or not _takes(gemm, target):
         return None
-    extents = gemm.extents()
+    extents, others = gemm.extents(), gemm.tiles(target)
+
+    def is_faster(at: Sequence[int]) -> bool:
+        return cost(at, target) < min((gemm.cost(tile, at, target) for tile in others), default=math.inf)
+
     symbols = {s for extent in extents for s in dims.to_expr(extent).symbols()}
     if not symbols:
-        return Sizes() if _is_faster(gemm, [estimate(extent) for extent in extents], target) else None
+        return Sizes() if is_faster([estimate(extent) for extent in extents]) else None
     if len(symbols) > 1:
         return None
     (symbol,) = symbols
     at = None
     for part in range(LENGTHS, 0, -1):
-        length = max(symbol.min, symbol.max * part // LENGTHS)
-        if not _is_faster(gemm, [dims.evaluate(e, {symbol.name: length}) for e in extents], target):
+        length = max(1, symbol.min, symbol.max * part // LENGTHS)
+        if not is_faster([dims.evaluate(extent, {symbol.name: length}) for extent in extents]):
             break
         at = length
     return None if at is None else Sizes(symbol, at)
@@ -89,11 +94,6 @@ def _is_plain(operand: StagedOperand) -> bool:
     if operand.dtype not in warpgroups.OPERANDS or operand.address is None or len(operand.factor.depth) != 1:
         return False
     return not operand.guards and not operand.scales and operand.gather is None
-
-
-def _is_faster(gemm: GemmShape, extents: Sequence[int], target: KernelTarget) -> bool:
-    others = min(gemm.cost(tile, extents, target) for tile in gemm.tiles(target))
-    return cost(extents, target) < others
 
 
 def cost(extents: Sequence[int], target: KernelTarget) -> float:
