@@ -126,7 +126,7 @@ def test_a_long_run_does_not_hold_up_a_short_wait(cpu: CpuDevice) -> None:
     spin = cpu.load(cpu_kernels.spec("spin"))
     out = cpu.allocate(4)
     step = DispatchCommand(spin, "spin", (BufferRef(out),), (20_000,), (8, 1, 1))
-    recorded, timeline = cpu.record([step, BarrierCommand()] * 400), Semaphore("long")
+    recorded, timeline = cpu.record([step, BarrierCommand()] * 1600), Semaphore("long")
     cpu.submit([Submission(cpu.record([]), signal=(Point(timeline, 1),))])
     Point(timeline, 1).wait()  # from now on this thread is taken to wait
     begin = time.monotonic()
