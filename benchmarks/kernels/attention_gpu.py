@@ -304,8 +304,10 @@ def main() -> None:
     parser.add_argument("--markdown", type=Path)
     options = parser.parse_args()
     names = options.cases.split(",") if options.cases else [case.name for case in CASES]
+    cases = [case for case in CASES if case.name in names]
+    torch_row(cases[0])  # before the device is opened: cuDNN's attention may fail later (docs/gpus.md)
     runner, rows = Runner(options.device), []
-    for case in (case for case in CASES if case.name in names):
+    for case in cases:
         peer = torch_row(case)
         for row in (*mansard_rows(runner, case, other=options.other), *([peer] if peer else [])):
             rows.append(row)
