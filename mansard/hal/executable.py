@@ -18,6 +18,7 @@ class EntryPoint:
     runs the workgroups ``begin <= i < end`` of the linear grid (x fastest); ``workgroup`` is (1,1,1).
     SPIR-V: the table sits in push constants when it fits into 128 bytes (``table_in_push_constants``),
     else the first push constant is the table's 64-bit address.
+    PTX: the table is the kernel's one parameter, by value; threads of a block are in one dimension.
     """
 
     name: str
@@ -43,7 +44,8 @@ class ExecutableSpec:
     """A compiled blob with its entry points: what an artifact stores and a device loads.
 
     ``format`` is ``cpu-image`` (position-independent code and read-only data, page-aligned, no
-    relocations left), ``spirv`` (one module) or a plug-in's own name. ``target`` names what the code
+    relocations left), ``spirv`` (one module; other formats of Vulkan's are in
+    `mansard.drivers.vulkan.shaders.abi`) or a plug-in's own name. ``target`` names what the code
     was made for (``cpu:x86_64+avx2,+fma``, ``vulkan:1.3``); ``requires`` lists the CPU features,
     SPIR-V capabilities or limits (``workgroup_invocations>=256``) the device must have.
     """
