@@ -8,6 +8,7 @@ import functools
 import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -268,12 +269,12 @@ class Device(abc.ABC):
         """Several executables in their order, as `load` gives them; by default one after the other. Where one
         cannot be loaded, none stays loaded."""
         loaded: list[Executable] = []
-        try:
-            loaded.extend(map(self.load, specs))
-        except BaseException:
-            for executable in loaded:
-                executable.close()
-            raise
+        with ExitStack() as undo:
+            for spec in specs:
+                executable = self.load(spec)
+                undo.callback(executable.close)
+                loaded.append(executable)
+            undo.pop_all()
         return loaded
 
     def program_area(self, budget: int) -> ProgramArea:

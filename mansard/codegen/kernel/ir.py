@@ -76,7 +76,7 @@ warpgroup_product  see `mansard.codegen.kernel.warpgroups`
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Union
 
@@ -212,6 +212,10 @@ class Block:
             elif isinstance(node, If):
                 yield from node.then.walk()
                 yield from node.otherwise.walk()
+
+    def uses(self, ops: Collection[str]) -> bool:
+        """Whether any instruction in it is one of ``ops``."""
+        return any(isinstance(node, Inst) and node.op in ops for node in self.walk())
 
 
 @dataclass(frozen=True, eq=False)

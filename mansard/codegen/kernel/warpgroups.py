@@ -35,6 +35,10 @@ from mansard.dtypes import DType
 THREADS = 256
 ROWS, COLUMNS, DEPTH = 128, 256, 64
 SUMS = ROWS * COLUMNS // THREADS
+CHUNK = 64
+"""Columns whose sums an invocation has one after another."""
+LINES = THREADS * 8 // DEPTH
+"""Lines of 64 elements, at 8 to an invocation, that a workgroup brings by one of its indices."""
 SHARED_BYTES = 48 * 1024
 LEFT, RIGHT = ROWS * DEPTH // 8 // THREADS, COLUMNS * DEPTH // 8 // THREADS
 """Indices of an invocation."""
@@ -83,15 +87,10 @@ def _bytes(memory: SharedMemory) -> int:
     return memory.size * memory.lanes * memory.dtype.bits // 8
 
 
-def uses(kernel: Kernel, ops: Collection[str]) -> bool:
-    """Whether a kernel has any of some instructions."""
-    return any(isinstance(node, Inst) and node.op in ops for node in kernel.body.walk())
-
-
 def without(kernel: Kernel, ops: Collection[str]) -> Kernel:
     """The kernel without those branches at its top that have any of some instructions, nor the shared memory
     used there alone: what is left for one emitter of a kernel with branches for two."""
-    body = Block([n for n in kernel.body.nodes if not (isinstance(n, If) and _within(n, ops))])
+    body = Block([n for n in kernel.body.nodes if not (isinstance(n, If) and Block([n]).uses(ops))])
     used = {
         memory.index
         for node in body.walk()
@@ -101,8 +100,3 @@ def without(kernel: Kernel, ops: Collection[str]) -> Kernel:
     }
     shared = tuple(memory for memory in kernel.shared if memory.index in used)
     return dataclasses.replace(kernel, body=body, shared=shared)
-
-
-def _within(branch: If, ops: Collection[str]) -> bool:
-    nodes = Block([branch]).walk()
-    return any(isinstance(node, Inst) and node.op in ops for node in nodes)

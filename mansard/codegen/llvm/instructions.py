@@ -42,7 +42,8 @@ def emit_inst(f: FunctionEmitter, inst: Inst) -> None:
     rule(f, inst)
 
 
-def _type(inst: Inst) -> KType:
+def result_type(inst: Inst) -> KType:
+    """The type of an instruction's result; raises CodegenError where there is none."""
     if inst.result is None:
         raise CodegenError(f"instruction {inst.op!r} has no result")
     return inst.result.type
@@ -56,18 +57,18 @@ def _suffix(type_: KType) -> str:
 
 
 def _const(f: FunctionEmitter, inst: Inst) -> None:
-    type_, value = _type(inst), inst.attrs["value"]
+    type_, value = result_type(inst), inst.attrs["value"]
     f.bind(inst.result, text.literal(value, type_))
     if inst.result is not None:
         f.set_constant(inst.result, value)
 
 
 def _param(f: FunctionEmitter, inst: Inst) -> None:
-    f.bind(inst.result, f.param(inst.attrs["index"], _type(inst).dtype))
+    f.bind(inst.result, f.param(inst.attrs["index"], result_type(inst).dtype))
 
 
 def _workgroup_id(f: FunctionEmitter, inst: Inst) -> None:
-    f.bind(inst.result, f.workgroup_id(inst.attrs["axis"], _type(inst).dtype))
+    f.bind(inst.result, f.workgroup_id(inst.attrs["axis"], result_type(inst).dtype))
 
 
 def _local_id(f: FunctionEmitter, inst: Inst) -> None:
@@ -75,7 +76,7 @@ def _local_id(f: FunctionEmitter, inst: Inst) -> None:
 
 
 def _arithmetic(f: FunctionEmitter, inst: Inst) -> None:
-    type_ = _type(inst)
+    type_ = result_type(inst)
     left, right = (f.name(a) for a in inst.args)
     if type_.dtype.is_float:
         flags = "" if inst.attrs.get("exact") or inst.op == "div" else _CONTRACT
@@ -88,14 +89,14 @@ def _arithmetic(f: FunctionEmitter, inst: Inst) -> None:
 
 
 def _shr(f: FunctionEmitter, inst: Inst) -> None:
-    type_ = _type(inst)
+    type_ = result_type(inst)
     code = "ashr" if type_.dtype.is_signed else "lshr"
     left, right = (f.name(a) for a in inst.args)
     f.bind(inst.result, f.temp(f"{code} {text.type_name(type_)} {left}, {right}"))
 
 
 def _rem(f: FunctionEmitter, inst: Inst) -> None:
-    type_ = _type(inst)
+    type_ = result_type(inst)
     left, right = inst.args
     if type_.dtype.is_float:
         builder = f.expansion()
@@ -107,7 +108,7 @@ def _rem(f: FunctionEmitter, inst: Inst) -> None:
 
 def _neg(f: FunctionEmitter, inst: Inst) -> None:
     arg = inst.args[0]
-    if _type(inst).dtype.is_float:
+    if result_type(inst).dtype.is_float:
         f.bind(inst.result, f.temp(f"fneg {f.typed(arg)}"))
     else:
         zero = text.literal(0, arg.type)
@@ -115,7 +116,7 @@ def _neg(f: FunctionEmitter, inst: Inst) -> None:
 
 
 def _abs(f: FunctionEmitter, inst: Inst) -> None:
-    type_, arg = _type(inst), inst.args[0]
+    type_, arg = result_type(inst), inst.args[0]
     if type_.dtype.is_float:
         name = f.call(text.type_name(type_), f"llvm.fabs.{_suffix(type_)}", [f.typed(arg)])
     else:
@@ -147,11 +148,11 @@ def _minmax(f: FunctionEmitter, inst: Inst) -> None:
         left, right = right, left
     value = f.constant(left)
     numeric = value is not None and not math.isnan(value)
-    f.bind(inst.result, _pick(f, inst.op, _type(inst), (f.name(left), f.name(right)), numeric))
+    f.bind(inst.result, _pick(f, inst.op, result_type(inst), (f.name(left), f.name(right)), numeric))
 
 
 def _fma(f: FunctionEmitter, inst: Inst) -> None:
-    type_ = _type(inst)
+    type_ = result_type(inst)
     # Without the instruction llvm.fma would be a library call; fmuladd is then two roundings.
     name = "fma" if f.target.has_fma else "fmuladd"
     args = [f.typed(a) for a in inst.args]
@@ -159,13 +160,13 @@ def _fma(f: FunctionEmitter, inst: Inst) -> None:
 
 
 def _sqrt(f: FunctionEmitter, inst: Inst) -> None:
-    type_ = _type(inst)
+    type_ = result_type(inst)
     name = f"llvm.sqrt.{_suffix(type_)}"
     f.bind(inst.result, f.call(text.type_name(type_), name, [f.typed(inst.args[0])]))
 
 
 def _round(f: FunctionEmitter, inst: Inst) -> None:
-    type_ = _type(inst)
+    type_ = result_type(inst)
     if not f.target.has_rounding:
         builder = f.expansion()
         f.bind(inst.result, f.inline(builder, _EXPANDED_ROUNDING[inst.op](builder, inst.args[0])))
@@ -175,7 +176,7 @@ def _round(f: FunctionEmitter, inst: Inst) -> None:
 
 
 def _not(f: FunctionEmitter, inst: Inst) -> None:
-    type_ = _type(inst)
+    type_ = result_type(inst)
     ones = text.literal(True if type_.dtype is DType.BOOL else -1, type_)
     f.bind(inst.result, f.temp(f"xor {f.typed(inst.args[0])}, {ones}"))
 
@@ -197,7 +198,7 @@ def _select(f: FunctionEmitter, inst: Inst) -> None:
 
 
 def _bitcast(f: FunctionEmitter, inst: Inst) -> None:
-    arg, target = inst.args[0], text.type_name(_type(inst))
+    arg, target = inst.args[0], text.type_name(result_type(inst))
     if text.type_name(arg.type) == target:
         f.bind(inst.result, f.name(arg))
     else:
@@ -205,7 +206,7 @@ def _bitcast(f: FunctionEmitter, inst: Inst) -> None:
 
 
 def _splat(f: FunctionEmitter, inst: Inst) -> None:
-    type_, arg = _type(inst), inst.args[0]
+    type_, arg = result_type(inst), inst.args[0]
     value = f.constant(arg)
     if value is not None or type_.lanes == 1:
         f.bind(inst.result, f.name(arg) if value is None else text.literal(value, type_))
@@ -237,13 +238,13 @@ def _shuffle(f: FunctionEmitter, inst: Inst) -> None:
     a, b = inst.args
     picked = ", ".join(f"i32 {lane}" for lane in inst.attrs["lanes"])
     mask = f"<{len(inst.attrs['lanes'])} x i32> <{picked}>"
-    if min(a.type.lanes, _type(inst).lanes) == 1:
+    if min(a.type.lanes, result_type(inst).lanes) == 1:
         raise CodegenError("shuffle takes and gives vectors")
     f.bind(inst.result, f.temp(f"shufflevector {f.typed(a)}, {f.typed(b)}, {mask}"))
 
 
 def _iota(f: FunctionEmitter, inst: Inst) -> None:
-    type_ = _type(inst)
+    type_ = result_type(inst)
     scalar = text.scalar_type(type_.dtype)
     if type_.lanes == 1:
         f.bind(inst.result, "0")

@@ -55,10 +55,14 @@ def _initialize() -> Any:
     return llvm
 
 
-def _machine(target: CpuTarget) -> Any:
+def binding() -> Any:
+    """llvmlite's binding to LLVM, with all of its targets."""
     with _initialize_lock:
-        llvm = _initialize()
-    llvm_target = llvm.Target.from_triple(target.triple)
+        return _initialize()
+
+
+def _machine(target: CpuTarget) -> Any:
+    llvm_target = binding().Target.from_triple(target.triple)
     return llvm_target.create_target_machine(
         cpu=target.llvm_cpu,
         features=target.llvm_features,
@@ -69,8 +73,13 @@ def _machine(target: CpuTarget) -> Any:
     )
 
 
-def _optimized(ir: str, machine: Any) -> Any:
-    llvm = _initialize()
+def optimized(ir: str, machine: Any) -> Any:
+    """The module of a text, optimised for a target machine.
+
+    Raises:
+        CodegenError: when LLVM rejects the text.
+    """
+    llvm = binding()
     try:
         module = llvm.parse_assembly(ir, llvm.create_context())
         module.verify()
@@ -87,13 +96,13 @@ def _optimized(ir: str, machine: Any) -> Any:
 
 def optimized_text(ir: str, target: CpuTarget) -> str:
     """The module after LLVM's optimiser."""
-    return str(_optimized(ir, _machine(target)))
+    return str(optimized(ir, _machine(target)))
 
 
 def assembly(ir: str, target: CpuTarget) -> str:
     """The machine code in assembly."""
     machine = _machine(target)
-    return str(machine.emit_assembly(_optimized(ir, machine)))
+    return str(machine.emit_assembly(optimized(ir, machine)))
 
 
 def compile_object(ir: str, target: CpuTarget) -> bytes:
@@ -103,4 +112,4 @@ def compile_object(ir: str, target: CpuTarget) -> bytes:
         CodegenError: when LLVM rejects the module.
     """
     machine = _machine(target)
-    return emit_object(_optimized(ir, machine), machine)
+    return emit_object(optimized(ir, machine), machine)

@@ -11,13 +11,12 @@ from collections.abc import Callable
 from mansard.codegen.kernel import Binding, Inst, Kernel, KType, KValue, SharedMemory, warpgroups
 from mansard.codegen.llvm import text
 from mansard.codegen.llvm.function import FunctionEmitter
-from mansard.codegen.llvm.instructions import emit_inst
+from mansard.codegen.llvm.instructions import emit_inst, result_type
 from mansard.codegen.nvptx import warpgroup_product
-from mansard.codegen.nvptx.target import PtxTarget
+from mansard.codegen.nvptx.target import SUBGROUP, PtxTarget
 from mansard.dtypes import DType
 from mansard.errors import CodegenError
 
-SUBGROUP = 32
 _REGISTER = "llvm.nvvm.read.ptx.sreg."
 _BARRIERS = {"workgroup": "bar.sync 0;", "subgroup": "bar.warp.sync 0xffffffff;"}
 
@@ -105,21 +104,15 @@ def _emit_inst(f: FunctionEmitter, inst: Inst) -> None:
         emit_inst(f, inst)
 
 
-def _type(inst: Inst) -> KType:
-    if inst.result is None:
-        raise CodegenError(f"instruction {inst.op!r} has no result")
-    return inst.result.type
-
-
 def _local_id(f: PtxEmitter, inst: Inst) -> None:
-    f.bind(inst.result, f.special(f"tid.{'xyz'[inst.attrs['axis']]}", _type(inst).dtype))
+    f.bind(inst.result, f.special(f"tid.{'xyz'[inst.attrs['axis']]}", result_type(inst).dtype))
 
 
 def _subgroup_place(f: PtxEmitter, inst: Inst) -> None:
     """Numbers of a subgroup and within it: workgroups are whole subgroups in one dimension."""
     thread = f.special("tid.x", DType.I32)
     code = f"lshr i32 {thread}, 5" if inst.op == "subgroup_id" else f"and i32 {thread}, {SUBGROUP - 1}"
-    f.bind(inst.result, f.widened(f.temp(code), _type(inst).dtype))
+    f.bind(inst.result, f.widened(f.temp(code), result_type(inst).dtype))
 
 
 def _subgroups(f: PtxEmitter, inst: Inst) -> None:
@@ -135,7 +128,7 @@ def _barrier(f: PtxEmitter, inst: Inst) -> None:
 
 def _cast(f: PtxEmitter, inst: Inst) -> None:
     """f32 to bf16 by the instruction, which keeps subnormals; all others as on CPUs."""
-    type_, arg = _type(inst), inst.args[0]
+    type_, arg = result_type(inst), inst.args[0]
     if (arg.type.dtype, type_.dtype) != (DType.F32, DType.BF16):
         emit_inst(f, inst)
         return
@@ -157,7 +150,7 @@ def _warpgroup_product(f: PtxEmitter, inst: Inst) -> None:
     words = [count, f.temp(f"trunc i64 {place} to i32"), f.special("tid.x", DType.I32)]
     operands = ", ".join([*(f"i64 {a}" for a in addresses), *(f"i32 {w}" for w in words)])
     code, constraints = warpgroup_product.assembly(left.dtype, inst.attrs["along"])
-    lanes = _type(inst).lanes
+    lanes = result_type(inst).lanes
     struct = "{ " + ", ".join(["float"] * lanes) + " }"
     quoted = code.replace("\n", "\\0A")
     sums = f.temp(f'call {struct} asm sideeffect "{quoted}", "{constraints}"({operands}) #1')

@@ -8,6 +8,9 @@ TRIPLE = "nvptx64-nvidia-cuda"
 FEATURE = "ptx_sm_90a"
 """The device feature of GPUs that run PTX of `HOPPER` within Vulkan (VK_NVX_binary_import)."""
 
+SUBGROUP = 32
+"""Invocations of a subgroup."""
+
 
 @dataclass(frozen=True)
 class PtxTarget:

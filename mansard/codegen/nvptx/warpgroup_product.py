@@ -25,18 +25,16 @@ without shared memory: 170, from an order of their own in memory: 250 to 294.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from mansard.codegen.kernel.warpgroups import COLUMNS, DEPTH, LEFT, RIGHT, ROWS, SUMS
+from mansard.codegen.kernel.warpgroups import CHUNK, COLUMNS, DEPTH, LEFT, LINES, RIGHT, ROWS, SUMS
 from mansard.dtypes import DType
 
 ROW_BYTES = DEPTH * 2
-SLOTS, SLOT_COLUMNS = 4, 64
-SLOT_BYTES = SLOT_COLUMNS * ROW_BYTES
+SLOTS = COLUMNS // CHUNK
+SLOT_BYTES = CHUNK * ROW_BYTES
 RING = ROWS * ROW_BYTES
 """Where the ring begins in shared memory."""
-GROUP_BYTES = 32 * ROW_BYTES
-"""From what an invocation copies to what it copies next: 256 invocations copy 32 rows at a time."""
+GROUP_BYTES = LINES * ROW_BYTES
+"""From what an invocation copies to what it copies next."""
 MATRIX_DEPTH = 16
 AHEAD = 2
 """Steps by which the L2 cache is asked for the right factor."""
@@ -78,7 +76,7 @@ _RIGHT_STEP, _STEPS, _MEMORY, _THREAD = (f"${SUMS + LEFT + RIGHT + i}" for i in 
 
 def _declarations() -> list[str]:
     return [
-        ".reg .pred more, after, second, ahead, first;",
+        ".reg .pred more, after, ahead, first;",
         ".reg .b32 row, chunk, target, lane, at, line, ring, step, next, soon;",
         f".reg .b32 matrix<{DEPTH // MATRIX_DEPTH}>, factor<{4 * DEPTH // MATRIX_DEPTH}>;",
         ".reg .b64 offset, now, then, later, from, slots, slot;",
@@ -88,11 +86,10 @@ def _declarations() -> list[str]:
 def _prepare() -> list[str]:
     """Where this invocation copies to, where its subgroup's rows of the left factor are, and the ring's
     descriptor."""
-    matrices = []
+    matrices = ["and.b32 chunk, row, 7;"]
     for k in range(DEPTH // MATRIX_DEPTH):
         matrices += [
             f"add.s32 at, lane, {2 * k};",
-            "and.b32 chunk, row, 7;",
             "xor.b32 at, at, chunk;",
             "shl.b32 at, at, 4;",
             f"add.s32 matrix{k}, line, at;",
@@ -192,17 +189,14 @@ def _load_left() -> list[str]:
     return lines
 
 
-def _multiply(slot: int, k: int, dtype: str, along: str) -> Sequence[str]:
+def _multiply(slot: int, k: int, dtype: str, along: str) -> list[str]:
     sums = ", ".join(f"${slot * _SLOT_SUMS + i}" for i in range(_SLOT_SUMS))
     left = ", ".join(f"factor{4 * k + i}" for i in range(4))
     sideways = along == "side"
     start = k * MATRIX_DEPTH * (ROW_BYTES if sideways else 2)
     place = (slot * SLOT_BYTES + start) >> 4
-    return (
+    return [
         f"add.s64 slot, slots, {place};",
-        f"wgmma.mma_async.sync.aligned.m64n{SLOT_COLUMNS}k{MATRIX_DEPTH}.f32.{dtype}.{dtype} "
+        f"wgmma.mma_async.sync.aligned.m64n{CHUNK}k{MATRIX_DEPTH}.f32.{dtype}.{dtype} "
         f"{{{sums}}}, {{{left}}}, slot, 1, 1, 1, {int(sideways)};",
-    )
-
-
-assert COLUMNS == SLOTS * SLOT_COLUMNS
+    ]

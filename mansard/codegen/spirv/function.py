@@ -59,7 +59,7 @@ class KernelEmitter:
             )
         self.entry = EntryPoint(kernel.name, len(kernel.bindings), kernel.params, kernel.workgroup)
         self.module = Module(physical=not descriptors)
-        self.vulkan_memory = any(isinstance(n, Inst) and n.op in MATRIX_OPS for n in kernel.body.walk())
+        self.vulkan_memory = kernel.body.uses(MATRIX_OPS)
         """Whether the module uses the Vulkan memory model, as matrices ask for: workgroup memory is then
         private to an invocation unless each access says otherwise."""
         if self.vulkan_memory:

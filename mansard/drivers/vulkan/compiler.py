@@ -152,12 +152,12 @@ def matrix_shapes(features: frozenset[str]) -> tuple[MatrixShape, ...]:
 def by_emitter(kernel: Kernel) -> tuple[Kernel | None, Kernel | None]:
     """What SPIR-V and what PTX is made of: a kernel with instructions of warp groups is PTX, but for branches
     with cooperative matrices beside those."""
-    if not warpgroups.uses(kernel, warpgroups.WARPGROUP_OPS):
+    if not kernel.body.uses(warpgroups.WARPGROUP_OPS):
         return kernel, None
     small = warpgroups.without(kernel, warpgroups.WARPGROUP_OPS)
     large = warpgroups.without(kernel, MATRIX_OPS)
     large = dataclasses.replace(large, workgroup=(warpgroups.THREADS, 1, 1))
-    return None if warpgroups.uses(small, warpgroups.WARPGROUP_OPS) else small, large
+    return None if small.body.uses(warpgroups.WARPGROUP_OPS) else small, large
 
 
 def _assembly(kernel: Kernel, abi: str) -> str:

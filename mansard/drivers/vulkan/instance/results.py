@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
 from mansard.drivers.vulkan import vk
 from mansard.errors import DeviceError, DeviceLostError, OutOfMemoryError
 
@@ -29,3 +33,10 @@ def check(result: int, doing: str) -> None:
     """Raise `error_of` unless the call succeeded (positive codes are statuses, not failures)."""
     if result < 0:
         raise error_of(result, doing)
+
+
+def created(call: Callable[[Any], int], doing: str) -> int:
+    """The handle a vkCreate... call writes to its last argument; raises as `check`."""
+    handle = ctypes.c_uint64()
+    check(call(ctypes.byref(handle)), doing)
+    return handle.value

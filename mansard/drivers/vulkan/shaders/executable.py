@@ -7,14 +7,14 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from mansard.drivers.vulkan import vk
 from mansard.drivers.vulkan.instance.context import DeviceContext
 from mansard.drivers.vulkan.instance.device_setup import DeviceSetup
-from mansard.drivers.vulkan.instance.results import check
+from mansard.drivers.vulkan.instance.results import check, created
 from mansard.drivers.vulkan.shaders.abi import (
     DESCRIPTORS,
     FORMATS,
@@ -264,7 +264,7 @@ class ExecutableLoader:
         commands, device, code = self._context.commands, self._context.handle, module_.code
         words = (ctypes.c_uint32 * (len(code) // 4)).from_buffer_copy(code)
         info = vk.VkShaderModuleCreateInfo(codeSize=len(code), pCode=words)
-        module = _created(
+        module = created(
             lambda out: commands.vkCreateShaderModule(device, ctypes.byref(info), None, out), "loading SPIR-V"
         )
         try:
@@ -332,7 +332,7 @@ class ExecutableLoader:
             pPushConstantRanges=ctypes.pointer(constants),
         )
         commands, device = self._context.commands, self._context.handle
-        handle = _created(
+        handle = created(
             lambda out: commands.vkCreatePipelineLayout(device, ctypes.byref(info), None, out),
             "creating a pipeline layout",
         )
@@ -356,7 +356,7 @@ class ExecutableLoader:
             pBindings=bindings,
         )
         commands, device = self._context.commands, self._context.handle
-        return _created(
+        return created(
             lambda out: commands.vkCreateDescriptorSetLayout(device, ctypes.byref(info), None, out),
             "creating a descriptor set layout",
         )
@@ -383,10 +383,3 @@ def _pipeline_info(module: int, entry: EntryPoint, layout: int) -> Any:
         stage=vk.VK_SHADER_STAGE_COMPUTE_BIT, module=module, pName=entry.name.encode()
     )
     return vk.VkComputePipelineCreateInfo(stage=stage, layout=layout, basePipelineIndex=-1)
-
-
-def _created(call: Callable[[Any], int], doing: str) -> int:
-    """The handle a vkCreate... call writes to its last argument."""
-    handle = ctypes.c_uint64()
-    check(call(ctypes.byref(handle)), doing)
-    return handle.value

@@ -6,11 +6,13 @@ import ctypes
 import re
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from mansard.drivers.vulkan import vk
 from mansard.drivers.vulkan.instance.context import DeviceContext
-from mansard.drivers.vulkan.instance.results import check
+from mansard.drivers.vulkan.instance.results import created
 from mansard.drivers.vulkan.shaders.abi import ShaderModule
 from mansard.errors import ArtifactError, DeviceError
 from mansard.hal.executable import Build, EntryPoint
@@ -92,26 +94,26 @@ class PtxModules:
         info = vk.VkCuModuleCreateInfoNVX(
             dataSize=len(text), pData=ctypes.cast(ctypes.c_char_p(text), ctypes.c_void_p)
         )
-        handle = ctypes.c_uint64()
-        created = self._context.commands.vkCreateCuModuleNVX(
-            self._context.handle, ctypes.byref(info), None, ctypes.byref(handle)
+        commands, device = self._context.commands, self._context.handle
+        handle = _created(
+            lambda out: commands.vkCreateCuModuleNVX(device, ctypes.byref(info), None, out),
+            f"loading the PTX of {names}",
         )
-        _check(created, handle, f"loading the PTX of {names}")
-        self._live[handle.value] = []
-        return handle.value
+        self._live[handle] = []
+        return handle
 
     def _function(self, module: int, name: str) -> int:
         info = vk.VkCuFunctionCreateInfoNVX(module=module, pName=name.encode())
-        handle = ctypes.c_uint64()
-        created = self._context.commands.vkCreateCuFunctionNVX(
-            self._context.handle, ctypes.byref(info), None, ctypes.byref(handle)
+        commands, device = self._context.commands, self._context.handle
+        return _created(
+            lambda out: commands.vkCreateCuFunctionNVX(device, ctypes.byref(info), None, out),
+            f"taking {name!r} from its PTX",
         )
-        _check(created, handle, f"taking {name!r} from its PTX")
-        return handle.value
 
 
-def _check(result: int, handle: ctypes.c_uint64, doing: str) -> None:
-    """Raise DeviceError unless the call succeeded. The extension does not promise a handle with success."""
-    check(result, doing)
-    if not handle.value:
+def _created(call: Callable[[Any], int], doing: str) -> int:
+    """As `created`. The extension does not promise a handle with success: DeviceError where there is none."""
+    handle = created(call, doing)
+    if not handle:
         raise DeviceError(f"{doing} failed: the driver gave no handle")
+    return handle

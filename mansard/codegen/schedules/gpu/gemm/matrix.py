@@ -70,7 +70,7 @@ def candidates(nest: Nest, target: KernelTarget) -> Sequence[Parameters]:
     gemm = _required(nest, target)
     streamed = streamed_tiles(gemm, target)
     tiles = [tile.parameters() for tile in [*streamed, *gemm.tiles(target)][:CANDIDATES]]
-    by_warpgroups = not streamed and warpgroups.sizes(gemm, target) is not None
+    by_warpgroups = not streamed and warpgroups.tiles(gemm, gemm.by_size(target).small, target) is not None
     return [Parameters(), *tiles] if by_warpgroups else tiles
 
 
@@ -84,10 +84,9 @@ def schedule(nest: Nest, target: KernelTarget, name: str, parameters: Parameters
         chosen = TilesBySize(streamed[0])
     else:
         chosen = gemm.by_size(target)
-    if not parameters and not chosen.small.ahead:
-        where = warpgroups.sizes(gemm, target)
-        if where is not None:
-            return warpgroups.schedule(gemm, where, target, name)
+        by_warpgroups = warpgroups.tiles(gemm, chosen.small, target)
+        if by_warpgroups is not None:
+            return warpgroups.schedule(gemm, by_warpgroups, target, name)
     frame = Frame(nest, target, name, chosen.small.subgroups * target.subgroup[0])
     vectors = [tile.shared_vectors(gemm.left, gemm.right, gemm.shape) for tile in chosen.tiles]
     memory = frame.b.shared(DType.I32, max(vectors), WORDS)

@@ -42,15 +42,25 @@ class TilesBySize:
         return [(self.small, dims.add(1, dims.mul(-1, is_large))), (self.large, is_large)]
 
 
+def symbols_of(extents: Sequence[DimLike]) -> set[Dim]:
+    """The dims that the size of a product varies with."""
+    return {symbol for extent in extents for symbol in dims.to_expr(extent).symbols()}
+
+
+def sizes_at(extents: Sequence[DimLike], symbol: Dim, value: int) -> list[int]:
+    """The size of a product for a value of the one dim that it varies with."""
+    return [dims.evaluate(extent, {symbol.name: value}) for extent in extents]
+
+
 def tiles_by_size(extents: Sequence[DimLike], tiles: Sequence[GemmMatrixTile], cost: Cost) -> TilesBySize:
     """The choice for a product of ``extents`` among ``tiles``, the best one for typical sizes first."""
-    symbols = {s for extent in extents for s in dims.to_expr(extent).symbols()}
+    symbols = symbols_of(extents)
     if len(symbols) != 1:
         return TilesBySize(tiles[0])
     (symbol,) = symbols
 
     def sizes(value: int) -> list[int]:
-        return [dims.evaluate(extent, {symbol.name: value}) for extent in extents]
+        return sizes_at(extents, symbol, value)
 
     typical = estimate(dims.symbol(symbol))
     lengths = [typical]

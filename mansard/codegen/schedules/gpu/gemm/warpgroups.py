@@ -14,27 +14,24 @@ from collections.abc import Sequence
 
 from mansard import dims
 from mansard.codegen.kernel import Binding, KValue, warpgroups
+from mansard.codegen.kernel.warpgroups import CHUNK, LINES
 from mansard.codegen.kernel_target import KernelTarget
-from mansard.codegen.nvptx.target import FEATURE
+from mansard.codegen.nvptx.target import FEATURE, SUBGROUP
 from mansard.codegen.schedules.common.base import Frame, Scheduled, divides, estimate
 from mansard.codegen.schedules.gpu.gemm.matrix_product import GemmShape, MatrixProduct
 from mansard.codegen.schedules.gpu.gemm.matrix_staging import WORDS, MatrixStager, StagedOperand
 from mansard.codegen.schedules.gpu.gemm.matrix_tile import GemmMatrixTile
 from mansard.codegen.schedules.gpu.gemm.product import LANES
-from mansard.dims import Dim, DimLike
+from mansard.codegen.schedules.gpu.gemm.tiles_by_size import TilesBySize, sizes_at, symbols_of
 from mansard.dtypes import DType
 
-SUBGROUP = 32
 TILE = GemmMatrixTile(
     warpgroups.ROWS, warpgroups.COLUMNS, warpgroups.DEPTH, warpgroups.THREADS // SUBGROUP, 1, band=16
 )
 """A subgroup has 16 rows of results, as the instruction leaves them."""
-CHUNK = 64
-"""Columns of results that a subgroup passes through shared memory at a time."""
-SLOT_LINES = warpgroups.THREADS * 8 // CHUNK
-"""Lines of 64 elements that all invocations bring at a time."""
 LINE = CHUNK + 8
-"""The stride of their rows in elements: neighbouring rows are 8 banks apart."""
+"""The stride of a subgroup's rows of results in shared memory, through which a chunk of columns passes at a
+time: neighbouring rows are 8 banks apart."""
 STEP_CLOCKS, START_CLOCKS = 1917.0, 3800.0
 """Clocks of a step of a tile, and before and after all steps, in the unit of `matrix_cost` (1.84 a nanosecond
 on an H200): fitted to 2048x12288x4096 and 2048x4096x12288, 5 % off at 2048x6144x4096 and 2048x4096x4096."""
@@ -42,22 +39,9 @@ LENGTHS = 16
 """Into so many parts a range of sizes is divided to find from where on this schedule is faster."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Sizes:
-    """Where a product takes warp groups: in calls with ``symbol`` >= ``at``; in all, where that is None."""
-
-    symbol: Dim | None = None
-    at: int = 0
-
-    def condition(self) -> DimLike:
-        """1 in such calls, 0 in others."""
-        if self.symbol is None:
-            return 1
-        return dims.floordiv(dims.minimum(dims.symbol(self.symbol), self.at), self.at)
-
-
-def sizes(gemm: GemmShape, target: KernelTarget) -> Sizes | None:
-    """The sizes of a product that this schedule is faster for; None: there are none, or it cannot."""
+def tiles(gemm: GemmShape, small: GemmMatrixTile, target: KernelTarget) -> TilesBySize | None:
+    """`TILE` for the sizes of a product that this schedule is faster for, with ``small`` for others; None
+    where it is faster for none."""
     if FEATURE not in target.features or not _takes(gemm, target):
         return None
     extents, others = gemm.extents(), gemm.tiles(target)
@@ -65,19 +49,19 @@ def sizes(gemm: GemmShape, target: KernelTarget) -> Sizes | None:
     def is_faster(at: Sequence[int]) -> bool:
         return cost(at, target) < min((gemm.cost(tile, at, target) for tile in others), default=math.inf)
 
-    symbols = {s for extent in extents for s in dims.to_expr(extent).symbols()}
+    symbols = symbols_of(extents)
     if not symbols:
-        return Sizes() if is_faster([estimate(extent) for extent in extents]) else None
+        return TilesBySize(TILE) if is_faster([estimate(extent) for extent in extents]) else None
     if len(symbols) > 1:
         return None
     (symbol,) = symbols
     at = None
     for part in range(LENGTHS, 0, -1):
         length = max(1, symbol.min, symbol.max * part // LENGTHS)
-        if not is_faster([dims.evaluate(extent, {symbol.name: length}) for extent in extents]):
+        if not is_faster(sizes_at(extents, symbol, length)):
             break
         at = length
-    return None if at is None else Sizes(symbol, at)
+    return None if at is None else TilesBySize(small, TILE, symbol, at)
 
 
 def _takes(gemm: GemmShape, target: KernelTarget) -> bool:
@@ -99,8 +83,8 @@ def _is_plain(operand: StagedOperand) -> bool:
 def cost(extents: Sequence[int], target: KernelTarget) -> float:
     """The predicted clocks of a product of some batches, rows, columns and depth, as `matrix_cost.cost`."""
     batch, rows, columns, depth = extents
-    tiles = batch * -(-rows // TILE.rows) * -(-columns // TILE.columns)
-    return -(-tiles // target.compute_units) * (-(-depth // TILE.depth) * STEP_CLOCKS + START_CLOCKS)
+    blocks = batch * -(-rows // TILE.rows) * -(-columns // TILE.columns)
+    return -(-blocks // target.compute_units) * (-(-depth // TILE.depth) * STEP_CLOCKS + START_CLOCKS)
 
 
 class SlotStager(MatrixStager):
@@ -112,9 +96,9 @@ class SlotStager(MatrixStager):
         line, vector = self._split(thread, CHUNK // self.operand.per_vector)
         self.places = []
         for number in range(warpgroups.RIGHT):
-            slot, half = divmod(number, warpgroups.DEPTH // SLOT_LINES)
+            slot, half = divmod(number, warpgroups.DEPTH // LINES)
             at = b.add(vector, b.idx(slot * (CHUNK // self.operand.per_vector)))
-            self.places.append(self._place(first, b.add(line, b.idx(half * SLOT_LINES)), at, None))
+            self.places.append(self._place(first, b.add(line, b.idx(half * LINES)), at, None))
 
 
 class WarpgroupProduct(MatrixProduct):
@@ -185,22 +169,21 @@ class WarpgroupProduct(MatrixProduct):
             store()
 
 
-def schedule(gemm: GemmShape, where: Sizes, target: KernelTarget, name: str) -> Scheduled:
-    """The kernel of a product; with SPIR-V for the sizes that are not ``where``."""
-    if where.symbol is None:
-        frame = Frame(gemm.nest, target, name, warpgroups.THREADS)
+def schedule(gemm: GemmShape, chosen: TilesBySize, target: KernelTarget, name: str) -> Scheduled:
+    """The kernel of a product with `tiles`: with SPIR-V where there is a small one."""
+    small = chosen.small
+    frame = Frame(gemm.nest, target, name, small.subgroups * SUBGROUP)
+    if small is TILE:
         return frame.finish((WarpgroupProduct(frame, gemm).run(), 1, 1))
-    small = gemm.by_size(target).small
-    frame = Frame(gemm.nest, target, name, small.subgroups * target.subgroup[0])
-    b, large = frame.b, where.condition()
-    which = frame.ev.dim(large)
+    b, ((_, is_small), (_, is_large)) = frame.b, chosen.conditions()
+    which = frame.ev.dim(is_large)
     with b.if_(b.compare("eq", which, b.idx(1))), frame.ev.scope():
-        groups = dims.mul(large, WarpgroupProduct(frame, gemm).run())
+        many = WarpgroupProduct(frame, gemm).run()
     vectors = small.shared_vectors(gemm.left, gemm.right, gemm.shape)
     memory = b.shared(DType.I32, vectors, WORDS)
     with b.if_(b.compare("eq", which, b.idx(0))), frame.ev.scope():
         few = MatrixProduct(frame, gemm, small, memory).run()
-    groups = dims.add(groups, dims.mul(dims.add(1, dims.mul(-1, large)), few))
+    groups = dims.add(dims.mul(is_large, many), dims.mul(is_small, few))
     scheduled = frame.finish((groups, 1, 1))
     kernel = dataclasses.replace(scheduled.kernel, params=scheduled.kernel.params + 1)
-    return dataclasses.replace(scheduled, kernel=kernel, params=(*scheduled.params, large))
+    return dataclasses.replace(scheduled, kernel=kernel, params=(*scheduled.params, is_large))

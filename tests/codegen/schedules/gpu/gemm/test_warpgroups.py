@@ -15,7 +15,7 @@ from mansard.codegen.kernel.matrix import MATRIX_OPS
 from mansard.codegen.loop_nest import Nest
 from mansard.codegen.nvptx.target import FEATURE
 from mansard.codegen.schedules.gpu.gemm import matrix, warpgroups
-from mansard.codegen.schedules.gpu.gemm.warpgroups import Sizes
+from mansard.codegen.schedules.gpu.gemm.tiles_by_size import TilesBySize
 from mansard.dims import Dim
 from mansard.dtypes import DType
 from mansard.ir import GraphBuilder
@@ -44,14 +44,22 @@ def gemm_of(graph):
     return gemm
 
 
-def check(graph, inputs, where, values=None):
-    """The kernel of a graph's dispatch in the emulator, each call with the branch that its sizes take."""
+def tiles_of(gemm, target=TARGET):
+    return warpgroups.tiles(gemm, gemm.by_size(target).small, target)
+
+
+def check(graph, inputs, symbol=None, at=0, values=None):
+    """The kernel of a graph's dispatch in the emulator, each call with the branch that its sizes take:
+    that of warp groups from ``symbol`` = ``at`` on, or always."""
     values = values or {}
     gemm = gemm_of(graph)
     assert warpgroups._takes(gemm, TARGET)
-    scheduled = warpgroups.schedule(gemm, where, TARGET, "k")
+    chosen = TilesBySize(warpgroups.TILE)
+    if symbol is not None:
+        chosen = TilesBySize(gemm.by_size(TARGET).small, warpgroups.TILE, symbol, at)
+    scheduled = warpgroups.schedule(gemm, chosen, TARGET, "k")
     params = [dims.evaluate(p, values) for p in scheduled.params]
-    is_large = where.symbol is None or params[-1] == 1
+    is_large = symbol is None or params[-1] == 1
     kernel = instructions.without(scheduled.kernel, MATRIX_OPS if is_large else instructions.WARPGROUP_OPS)
     if is_large:
         kernel = dataclasses.replace(kernel, workgroup=(instructions.THREADS, 1, 1))
@@ -77,14 +85,14 @@ def check(graph, inputs, where, values=None):
 def test_products_of_static_sizes(rows, columns, depth, dtype):
     graph = residual(rows, columns, depth, dtype)
     shapes = (rows, depth), (rows, columns), (columns, depth)
-    assert check(graph, [random(dtype, *s).astype(dtype.numpy) for s in shapes], Sizes())
+    assert check(graph, [random(dtype, *s).astype(dtype.numpy) for s in shapes])
 
 
 @pytest.mark.parametrize(("rows", "columns", "depth"), [(128, 256, 64), (130, 264, 192), (9, 520, 128)])
 def test_weights_whose_columns_are_contiguous(rows, columns, depth):
     graph = residual(rows, columns, depth, transposed=False)
     shapes = (rows, depth), (rows, columns), (depth, columns)
-    assert check(graph, [random(BF16, *s).astype(BF16.numpy) for s in shapes], Sizes())
+    assert check(graph, [random(BF16, *s).astype(BF16.numpy) for s in shapes])
 
 
 @pytest.mark.parametrize(("rows", "large"), [(1, False), (31, False), (64, True), (200, True)])
@@ -92,14 +100,14 @@ def test_a_call_takes_the_branch_of_its_size(rows, large):
     s = Dim("s", 1, 300)
     graph = residual(dims.symbol(s), 260, 128)
     inputs = [random(BF16, *shape).astype(BF16.numpy) for shape in ((rows, 128), (rows, 260), (260, 128))]
-    assert check(graph, inputs, Sizes(s, 64), {"s": rows}) == large
+    assert check(graph, inputs, s, 64, {"s": rows}) == large
 
 
 def test_sums_as_they_are():
     b = GraphBuilder()
     x, w = b.input("x", (140, 64), BF16), b.input("w", (260, 64), BF16)
     graph = b.build([product(b, x, w, transposed=True)])
-    check(graph, [random(BF16, *shape).astype(BF16.numpy) for shape in ((140, 64), (260, 64))], Sizes())
+    check(graph, [random(BF16, *shape).astype(BF16.numpy) for shape in ((140, 64), (260, 64))])
 
 
 def test_batches():
@@ -108,31 +116,31 @@ def test_batches():
     body = Apply("mul", (Cast(Arg(0, BF16), F32), Cast(Arg(1, BF16), F32)), F32)
     y = b.generic([x, w], [maps(0, 1, 3), maps(0, 2, 3)], (2, 129, 257, 64), body, reduced=1, combiner="add")
     shapes = ((2, 129, 64), (2, 257, 64))
-    check(b.build([y]), [random(BF16, *shape).astype(BF16.numpy) for shape in shapes], Sizes())
+    check(b.build([y]), [random(BF16, *shape).astype(BF16.numpy) for shape in shapes])
 
 
 def test_large_products_are_taken_where_the_device_can():
     s = Dim("s", 1, 2048)
     for rows in (2048, dims.symbol(s)):
         gemm = gemm_of(residual(rows, 12288, 4096))
-        where = warpgroups.sizes(gemm, TARGET)
+        where = tiles_of(gemm)
         assert where is not None
         assert where.symbol == (None if rows == 2048 else s)
-        assert warpgroups.sizes(gemm, MATRIX_UNITS) is None
+        assert tiles_of(gemm, MATRIX_UNITS) is None
         scheduled = matrix.schedule(gemm.nest, TARGET, "k")
-        assert instructions.uses(scheduled.kernel, instructions.WARPGROUP_OPS)
-        assert instructions.uses(scheduled.kernel, MATRIX_OPS) == (rows != 2048)
+        assert scheduled.kernel.body.uses(instructions.WARPGROUP_OPS)
+        assert scheduled.kernel.body.uses(MATRIX_OPS) == (rows != 2048)
     assert 128 < where.at <= 1024
-    assert scheduled.params[-1] == where.condition()
+    assert scheduled.params[-1] == where.conditions()[-1][1]
 
 
 def test_a_search_begins_with_the_default():
     nest = gemm_of(residual(2048, 12288, 4096)).nest
     first, *others = matrix.candidates(nest, TARGET)
-    assert instructions.uses(matrix.schedule(nest, TARGET, "k", first).kernel, instructions.WARPGROUP_OPS)
+    assert matrix.schedule(nest, TARGET, "k", first).kernel.body.uses(instructions.WARPGROUP_OPS)
     assert [*matrix.candidates(nest, MATRIX_UNITS)] == others
     kernel = matrix.schedule(nest, TARGET, "k", others[0]).kernel
-    assert not instructions.uses(kernel, instructions.WARPGROUP_OPS)
+    assert not kernel.body.uses(instructions.WARPGROUP_OPS)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +149,7 @@ def test_a_search_begins_with_the_default():
     ids=["few rows", "part of a step", "few columns"],
 )
 def test_products_that_cooperative_matrices_are_better_for(rows, columns, depth):
-    assert warpgroups.sizes(gemm_of(residual(rows, columns, depth)), TARGET) is None
+    assert tiles_of(gemm_of(residual(rows, columns, depth))) is None
 
 
 def test_factors_that_are_not_as_they_are_multiplied():
@@ -151,4 +159,4 @@ def test_factors_that_are_not_as_they_are_multiplied():
     y = b.generic([x, w], [maps(2, 0), maps(1, 2)], (2048, 4096, 4096), body, reduced=1, combiner="add")
     gemm = gemm_of(b.build([y]))
     assert gemm.left.along == "side"
-    assert warpgroups.sizes(gemm, TARGET) is None
+    assert tiles_of(gemm) is None
