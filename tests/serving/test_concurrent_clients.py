@@ -87,9 +87,7 @@ def test_priority_decides_who_waits(server):
         order = []
 
         async def one(client, name, **options):
-            async for _ in await client.completions.create(
-                model="tiny", prompt=[9], stream=True, **options
-            ):
+            async for _ in await client.completions.create(model="tiny", prompt=[9], stream=True, **options):
                 pass
             order.append(name)
 
