@@ -87,9 +87,11 @@ def test_priority_decides_who_waits(server):
         order = []
 
         async def one(client, name, **options):
+            begun = False
             async for _ in await client.completions.create(model="tiny", prompt=[9], stream=True, **options):
-                pass
-            order.append(name)
+                if not begun:
+                    order.append(name)
+                begun = True
 
         long = {"max_tokens": 96, "extra_body": {"ignore_eos": True}}
         async with server.client(openai.AsyncOpenAI) as client:
