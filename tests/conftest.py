@@ -40,9 +40,6 @@ def _has_gpu() -> bool:
 
 def _prepare_environment() -> None:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    if "PYTEST_XDIST_WORKER" in os.environ:  # as many processes as cores: one thread each
-        for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-            os.environ.setdefault(name, "1")
     # Messages of the commands are not wrapped at the width of whatever terminal this is.
     os.environ["COLUMNS"] = "200"
     # Tests neither read nor fill the user's cache of kernels and pipelines.
