@@ -9,7 +9,7 @@ from mansard.drivers.vulkan import vk
 from mansard.drivers.vulkan.instance.context import DeviceContext
 from mansard.drivers.vulkan.instance.features import MEMORY_BUDGET
 from mansard.drivers.vulkan.instance.memory_types import pick_memory
-from mansard.drivers.vulkan.instance.results import check
+from mansard.drivers.vulkan.instance.results import check, created
 from mansard.drivers.vulkan.memory.buffer import VulkanAllocation
 from mansard.errors import DeviceError
 
@@ -72,14 +72,13 @@ def _create_handle(
     )
     if extension is not None:
         vk.chain(info, extension)
-    buffer = ctypes.c_uint64()
-    check(
-        context.commands.vkCreateBuffer(context.handle, ctypes.byref(info), None, ctypes.byref(buffer)),
+    buffer = created(
+        lambda out: context.commands.vkCreateBuffer(context.handle, ctypes.byref(info), None, out),
         f"creating a buffer of {size} bytes",
     )
     needed = vk.VkMemoryRequirements()
-    context.commands.vkGetBufferMemoryRequirements(context.handle, buffer.value, ctypes.byref(needed))
-    return buffer.value, needed
+    context.commands.vkGetBufferMemoryRequirements(context.handle, buffer, ctypes.byref(needed))
+    return buffer, needed
 
 
 def _bind(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from mansard.drivers.vulkan import vk
 from mansard.drivers.vulkan.instance.context import DeviceContext
 from mansard.drivers.vulkan.instance.memory_types import pick_memory
-from mansard.drivers.vulkan.instance.results import check
+from mansard.drivers.vulkan.instance.results import check, created
 from mansard.errors import DeviceError, OutOfMemoryError
 
 
@@ -68,14 +68,13 @@ class SparseBinder:
             queueFamilyIndexCount=len(families),
             pQueueFamilyIndices=(ctypes.c_uint32 * len(families))(*families),
         )
-        buffer = ctypes.c_uint64()
-        check(
-            context.commands.vkCreateBuffer(context.handle, ctypes.byref(info), None, ctypes.byref(buffer)),
+        buffer = created(
+            lambda out: context.commands.vkCreateBuffer(context.handle, ctypes.byref(info), None, out),
             f"creating a sparse buffer of {size} bytes",
         )
         needed = vk.VkMemoryRequirements()
-        context.commands.vkGetBufferMemoryRequirements(context.handle, buffer.value, ctypes.byref(needed))
-        return buffer.value, needed
+        context.commands.vkGetBufferMemoryRequirements(context.handle, buffer, ctypes.byref(needed))
+        return buffer, needed
 
     def _allocate(self, needed: vk.VkMemoryRequirements, pieces: list[int]) -> list[vk.VkSparseMemoryBind]:
         """Memory for the whole buffer; ``pieces`` takes the objects as they are made."""

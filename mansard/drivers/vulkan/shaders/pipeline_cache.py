@@ -10,7 +10,7 @@ from pathlib import Path
 from mansard.cache import cache_directory, read_file, write_file
 from mansard.drivers.vulkan import vk
 from mansard.drivers.vulkan.instance.context import DeviceContext
-from mansard.drivers.vulkan.instance.results import check
+from mansard.drivers.vulkan.instance.results import created
 from mansard.drivers.vulkan.instance.snapshot import Snapshot
 
 
@@ -36,14 +36,10 @@ class PipelineCache:
         info = vk.VkPipelineCacheCreateInfo(initialDataSize=len(data))
         content = ctypes.create_string_buffer(data, len(data)) if data else None
         info.pInitialData = ctypes.addressof(content) if content is not None else None
-        handle = ctypes.c_uint64()
-        check(
-            context.commands.vkCreatePipelineCache(
-                context.handle, ctypes.byref(info), None, ctypes.byref(handle)
-            ),
+        self.handle = created(
+            lambda out: context.commands.vkCreatePipelineCache(context.handle, ctypes.byref(info), None, out),
             "creating the pipeline cache",
         )
-        self.handle = handle.value
 
     def save(self) -> None:
         """Write the cache to disk when it has changed in size since it was read or written."""

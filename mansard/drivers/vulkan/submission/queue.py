@@ -11,7 +11,7 @@ from mansard.drivers.vulkan import vk
 from mansard.drivers.vulkan.instance.context import DeviceContext
 from mansard.drivers.vulkan.instance.device_setup import describe_kind
 from mansard.drivers.vulkan.instance.queues import QueueSlot
-from mansard.drivers.vulkan.instance.results import check
+from mansard.drivers.vulkan.instance.results import created
 from mansard.drivers.vulkan.submission.bridge import VulkanQueueOptionsStruct, library
 from mansard.drivers.vulkan.submission.recorder import VulkanCommandBuffer
 from mansard.errors import DeviceError
@@ -148,14 +148,11 @@ class DeviceQueue:
     def _create_semaphore(self) -> int:
         info = vk.VkSemaphoreCreateInfo()
         vk.chain(info, vk.VkSemaphoreTypeCreateInfo(semaphoreType=vk.VK_SEMAPHORE_TYPE_TIMELINE))
-        handle = ctypes.c_uint64()
-        check(
-            self._context.commands.vkCreateSemaphore(
-                self._context.handle, ctypes.byref(info), None, ctypes.byref(handle)
-            ),
+        commands, device = self._context.commands, self._context.handle
+        return created(
+            lambda out: commands.vkCreateSemaphore(device, ctypes.byref(info), None, out),
             "creating the device's timeline",
         )
-        return handle.value
 
 
 def _points(points: Sequence[Point]) -> ctypes.Array[core_abi.PointStruct]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from mansard.drivers.vulkan import vk
 from mansard.drivers.vulkan.instance.context import DeviceContext
 from mansard.drivers.vulkan.instance.queues import QueueSlot, can_time
-from mansard.drivers.vulkan.instance.results import check
+from mansard.drivers.vulkan.instance.results import check, created
 from mansard.drivers.vulkan.memory.buffer import VulkanBuffer
 from mansard.drivers.vulkan.submission.bridge import RecordingStruct
 from mansard.drivers.vulkan.submission.clock import DeviceClock
@@ -103,14 +103,10 @@ class CommandRecorder:
         self._live: dict[int, _Pools] = {}
         self._closed = False
         info = vk.VkCommandPoolCreateInfo(queueFamilyIndex=slot.family)
-        pool = ctypes.c_uint64()
-        check(
-            context.commands.vkCreateCommandPool(
-                context.handle, ctypes.byref(info), None, ctypes.byref(pool)
-            ),
+        self._pool = created(
+            lambda out: context.commands.vkCreateCommandPool(context.handle, ctypes.byref(info), None, out),
             "creating a command pool",
         )
-        self._pool = pool.value
 
     def record(self, commands: Sequence[Command], profile: bool) -> VulkanCommandBuffer:
         """Check and record commands; raises DeviceError for what the device cannot run."""
@@ -212,25 +208,20 @@ class CommandRecorder:
         if not count:
             return 0
         info = vk.VkQueryPoolCreateInfo(queryType=vk.VK_QUERY_TYPE_TIMESTAMP, queryCount=count)
-        pool = ctypes.c_uint64()
-        check(
-            self.context.commands.vkCreateQueryPool(
-                self.context.handle, ctypes.byref(info), None, ctypes.byref(pool)
-            ),
+        commands, device = self.context.commands, self.context.handle
+        pool = created(
+            lambda out: commands.vkCreateQueryPool(device, ctypes.byref(info), None, out),
             "creating a query pool",
         )
         # Until the first run has ended the queries must read as not ready.
-        self.context.commands.vkResetQueryPool(self.context.handle, pool.value, 0, count)
-        return pool.value
+        commands.vkResetQueryPool(device, pool, 0, count)
+        return pool
 
     def _set_pool(self, sets: int, descriptors: int) -> int:
         size = vk.VkDescriptorPoolSize(type=vk.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, descriptorCount=descriptors)
         info = vk.VkDescriptorPoolCreateInfo(maxSets=sets, poolSizeCount=1, pPoolSizes=ctypes.pointer(size))
-        pool = ctypes.c_uint64()
-        check(
-            self.context.commands.vkCreateDescriptorPool(
-                self.context.handle, ctypes.byref(info), None, ctypes.byref(pool)
-            ),
+        commands, device = self.context.commands, self.context.handle
+        return created(
+            lambda out: commands.vkCreateDescriptorPool(device, ctypes.byref(info), None, out),
             f"creating a pool of {sets} descriptor sets",
         )
-        return pool.value
