@@ -123,9 +123,11 @@ class Expr:
         return to_expr(other) - self
 
     def __mul__(self, other: DimLike) -> Expr:
+        if isinstance(other, int):  # the order of the terms stays
+            return Expr(tuple((m, c * int(other)) for m, c in self.terms) if other else ())
         products = []
         for m1, c1 in self.terms:
-            for m2, c2 in to_expr(other).terms:
+            for m2, c2 in other.terms:
                 products.append((_monomial_product(m1, m2), c1 * c2))
         return _from_terms(products)
 
@@ -288,6 +290,8 @@ def _call(op: str, a: DimLike, b: DimLike) -> Expr:
 
 def exact_div(a: DimLike, b: DimLike) -> DimLike | None:
     """``a / b`` when ``b`` divides ``a`` for every value of the symbols (``b`` non-zero), else None."""
+    if type(a) is int and type(b) is int:
+        return (None if a % b else a // b) if b else (None if a else 0)
     ea, eb = to_expr(a), to_expr(b)
     if not ea.terms:
         return 0
@@ -344,11 +348,13 @@ def mod(a: DimLike, b: DimLike) -> DimLike:
 
 def ceildiv(a: DimLike, b: int) -> DimLike:
     """``a / b`` rounded up; ``b`` must be positive."""
-    return floordiv(simplify(to_expr(a) + (b - 1)), b) if b != 1 else a
+    return floordiv(add(a, b - 1), b) if b != 1 else a
 
 
 def minimum(a: DimLike, b: DimLike) -> DimLike:
     """The smaller of two expressions, decided by their bounds where possible."""
+    if isinstance(a, int) and isinstance(b, int):
+        return min(a, b)
     low, high = (to_expr(a) - b).bounds()
     if high <= 0:
         return a
@@ -359,6 +365,8 @@ def minimum(a: DimLike, b: DimLike) -> DimLike:
 
 def maximum(a: DimLike, b: DimLike) -> DimLike:
     """The larger of two expressions, decided by their bounds where possible."""
+    if isinstance(a, int) and isinstance(b, int):
+        return max(a, b)
     low, high = (to_expr(a) - b).bounds()
     if low >= 0:
         return a
@@ -378,13 +386,16 @@ def product(values: Iterable[DimLike]) -> DimLike:
     """The product of dims, simplified; 1 for none."""
     result: DimLike = 1
     for value in values:
-        result = simplify(to_expr(result) * value)
+        result = mul(result, value)
     return result
 
 
 def add(*values: DimLike) -> DimLike:
     """The sum of dims, simplified."""
-    if all(type(value) is int for value in values):
+    for value in values:
+        if type(value) is not int:
+            break
+    else:
         return sum(values)  # ints only: by far the most common case
     result: DimLike = 0
     for value in values:

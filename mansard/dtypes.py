@@ -67,6 +67,8 @@ class DType(enum.Enum):
         return self.value
 
     __str__ = __repr__
+    # Members are compared by identity; Enum's own hash is a Python function of the name.
+    __hash__ = object.__hash__
 
 
 _FLOATS = frozenset({DType.F64, DType.F32, DType.F16, DType.BF16, DType.F8})

@@ -6,6 +6,7 @@ take exponential time; keys number each distinct node once.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Hashable
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -34,8 +35,8 @@ def share(root: Scalar) -> Scalar:
     done: dict[int, Scalar] = {}
     for node in walk(root):
         kids = children(node)
-        new = tuple(done[id(k)] for k in kids)
-        rebuilt = node if all(a is b for a, b in zip(kids, new, strict=True)) else with_children(node, new)
+        new = tuple([done[id(k)] for k in kids])
+        rebuilt = node if all(map(operator.is_, kids, new)) else with_children(node, new)
         done[id(node)] = table.setdefault((_label(node), tuple(map(id, new))), rebuilt)
     return done[id(root)]
 

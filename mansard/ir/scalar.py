@@ -6,6 +6,7 @@ name are declared in `mansard.ir.scalar_ops`.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Union
@@ -153,9 +154,11 @@ def rewrite(root: Scalar, leaf: Rewriter) -> Scalar:
     """Rebuild bottom-up: ``leaf(node)`` gets each node after its operands were rebuilt."""
     done: dict[int, Scalar] = {}
     for node in walk(root):
-        kids = children(node)
-        new = tuple(done[id(k)] for k in kids)
-        rebuilt = node if all(a is b for a, b in zip(kids, new, strict=True)) else with_children(node, new)
+        rebuilt = node
+        if kids := children(node):
+            new = tuple([done[id(k)] for k in kids])
+            if not all(map(operator.is_, kids, new)):
+                rebuilt = with_children(node, new)
         done[id(node)] = leaf(rebuilt)
     return done[id(root)]
 

@@ -119,6 +119,10 @@ class Linear:
 
     def plus(self, other: Linear) -> Linear:
         """The sum of two indices."""
+        if not other.terms and other.offset == 0:
+            return self
+        if not self.terms and self.offset == 0:
+            return other
         merged: dict[int, DimLike] = dict(self.terms)
         for d, c in other.terms:
             merged[d] = dims.add(merged.get(d, 0), c)
@@ -129,6 +133,8 @@ class Linear:
         """The index times a factor."""
         if factor == 0:
             return Linear()
+        if factor == 1:
+            return self
         return Linear(tuple((d, dims.mul(c, factor)) for d, c in self.terms), dims.mul(self.offset, factor))
 
     def compose(self, inner: Sequence[Linear]) -> Linear:

@@ -86,7 +86,8 @@ class _Verifier:
         if value.name in self.names:
             raise self.fail(f"two values are named {value}")
         for d in value.type.shape:
-            self._values.known(d, f"the shape of {value}")
+            if not isinstance(d, int):
+                self._values.known(d, f"the shape of {value}")
             if dims.bounds(d)[1] < 0:
                 raise self.fail(f"{value} has the negative dim {d}")
         self.defined[value] = None

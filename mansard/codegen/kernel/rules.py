@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NoReturn
 
 from mansard.codegen.kernel.ir import Binding, Inst, Kernel, KType, SharedMemory
+from mansard.codegen.kernel.printer import print_inst
 from mansard.codegen.kernel.warpgroups import broken_rule
 from mansard.dtypes import DType
 from mansard.errors import CodegenError
@@ -20,11 +22,13 @@ class InstCheck:
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
-        self.where = ""
+        self.where: str | Inst = ""
+        """The instruction, loop or branch being checked. Instructions are printed only if they fail."""
 
-    def fail(self, message: str) -> None:
+    def fail(self, message: str) -> NoReturn:
         """Raise CodegenError."""
-        place = f" in {self.where!r}" if self.where else ""
+        where = print_inst(self.where) if isinstance(self.where, Inst) else self.where
+        place = f" in {where!r}" if where else ""
         raise CodegenError(f"kernel {self.kernel.name!r}: {message}{place}")
 
     def require(self, condition: bool, message: str) -> None:
@@ -47,7 +51,7 @@ class InstCheck:
         if isinstance(memory, SharedMemory):
             self.require(memory in self.kernel.shared, "the shared memory is not of this kernel")
             return memory
-        raise CodegenError(f"kernel {self.kernel.name!r}: {inst.op} without memory in {self.where!r}")
+        self.fail(f"{inst.op} without memory")
 
 
 def is_scalar_int(type_: KType) -> bool:

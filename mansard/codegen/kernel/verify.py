@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 from mansard.codegen.kernel import matrix
 from mansard.codegen.kernel.ir import Binding, Block, For, If, Inst, Kernel, KType, KValue, SharedMemory
-from mansard.codegen.kernel.printer import print_inst
 from mansard.codegen.kernel.rules import INSTRUCTIONS, RULES, InstCheck, is_scalar_int
 from mansard.dtypes import DType
 
@@ -16,20 +15,34 @@ __all__ = ["INSTRUCTIONS", "verify"]
 class _Verifier(InstCheck):
     def __init__(self, kernel: Kernel) -> None:
         super().__init__(kernel)
-        self.scopes: list[set[int]] = [set()]
+        self.scopes: list[list[int]] = [[]]
+        """What each open block has defined."""
+        self.visible: set[int] = set()
+        """What the open blocks have defined."""
         self.defined: set[int] = set()
 
     def define(self, values: Iterable[KValue]) -> None:
         for value in values:
-            self.require(value.id not in self.defined, f"{value} is defined twice")
-            self.require(value.type.lanes >= 1, f"{value} has {value.type.lanes} lanes")
+            if value.id in self.defined:
+                self.fail(f"{value} is defined twice")
+            if value.type.lanes < 1:
+                self.fail(f"{value} has {value.type.lanes} lanes")
             self.defined.add(value.id)
-            self.scopes[-1].add(value.id)
+            self.visible.add(value.id)
+            self.scopes[-1].append(value.id)
 
     def use(self, values: Iterable[KValue]) -> None:
         for value in values:
-            known = any(value.id in scope for scope in self.scopes)
-            self.require(known, f"{value} is used where it is not defined")
+            if value.id not in self.visible:
+                self.fail(f"{value} is used where it is not defined")
+
+    def open(self) -> None:
+        """Begin a block."""
+        self.scopes.append([])
+
+    def close(self) -> None:
+        """End the last block begun: what it has defined is out of sight."""
+        self.visible.difference_update(self.scopes.pop())
 
     def block(self, block: Block) -> None:
         for node in block.nodes:
@@ -48,12 +61,12 @@ class _Verifier(InstCheck):
         self.require(len(types) == 1, "loop bounds, step and index differ in type")
         self.require(is_scalar_int(node.index.type), "the loop index is not a scalar int")
         expected = [v.type for v in node.inits]
-        self.scopes.append(set())
+        self.open()
         self.define((node.index, *node.carried))
         self.block(node.body)
         self.where = f"for {node.index}"
         self.use(node.yields)
-        self.scopes.pop()
+        self.close()
         self.define(node.results)
         for what, group in (("carried", node.carried), ("yields", node.yields), ("results", node.results)):
             self.require([v.type for v in group] == expected, f"types of {what} differ from the inits")
@@ -63,23 +76,21 @@ class _Verifier(InstCheck):
         self.use((node.condition,))
         self.require(node.condition.type == KType(DType.BOOL), "the condition is not a scalar bool")
         for side in (node.then, node.otherwise):
-            self.scopes.append(set())
+            self.open()
             self.block(side)
-            self.scopes.pop()
+            self.close()
 
     def inst(self, inst: Inst) -> None:
-        self.where = print_inst(inst)
-        self.require(inst.op in RULES, f"unknown instruction {inst.op!r}")
+        self.where = inst
+        if inst.op not in RULES:
+            self.fail(f"unknown instruction {inst.op!r}")
         self.use(inst.args)
         count, has_result, rule = RULES[inst.op]
-        self.require(
-            len(inst.args) == count or (count < 0 < len(inst.args)),
-            f"{inst.op} takes {count} arguments, not {len(inst.args)}",
-        )
+        if not (len(inst.args) == count or (count < 0 < len(inst.args))):
+            self.fail(f"{inst.op} takes {count} arguments, not {len(inst.args)}")
         self.require((inst.result is not None) == has_result, "result missing or not expected")
-        if any(
-            value.type.matrix is not None for value in (*inst.args, *((inst.result,) if inst.result else ()))
-        ):
+        values = inst.args if inst.result is None else (*inst.args, inst.result)
+        if any(value.type.matrix is not None for value in values):
             broken = matrix.broken_rule(inst)
             self.require(broken is None, broken or "")
             if "body" in inst.attrs:
@@ -91,11 +102,11 @@ class _Verifier(InstCheck):
 
     def body(self, inst: Inst) -> None:
         """The block an instruction runs for every element."""
-        self.scopes.append(set())
+        self.open()
         self.define(inst.attrs["elements"])
         self.block(inst.attrs["body"])
         self.use((inst.attrs["value"],))
-        self.scopes.pop()
+        self.close()
 
 
 def verify(kernel: Kernel) -> None:

@@ -77,6 +77,7 @@ class KernelEmitter:
         self._ids: dict[int, Id] = {}
         self._constants: dict[int, float | int | bool] = {}
         self._sums: dict[int, tuple[KValue, int]] = {}
+        self._types: dict[KType, Id] = {}
         self._words: dict[int, Id] = {}
         self._builtins: dict[str, Id] = {}
         self._shared: dict[int, Id] = {}
@@ -175,6 +176,9 @@ class KernelEmitter:
     # Types ----------------------------------------------------------------------------------
     def scalar_type(self, dtype: DType) -> Id:
         """The register type of one element."""
+        return self.type(KType(dtype))
+
+    def _element_type(self, dtype: DType) -> Id:
         if dtype.bits < 8:
             raise CodegenError(f"no register holds {dtype.value}; unpack it from u8 first")
         if dtype is DType.BOOL:
@@ -185,6 +189,12 @@ class KernelEmitter:
 
     def type(self, type_: KType) -> Id:
         """The register type."""
+        known = self._types.get(type_)
+        if known is None:
+            known = self._types[type_] = self._register_type(type_)
+        return known
+
+    def _register_type(self, type_: KType) -> Id:
         if type_.matrix is not None:
             from mansard.codegen.spirv.matrix import matrix_type
 
@@ -193,7 +203,7 @@ class KernelEmitter:
             raise CodegenError(
                 f"kernel {self.kernel.name!r}: {type_} has more lanes than a SPIR-V vector ({MAX_LANES})"
             )
-        return self.module.vector_type(self.scalar_type(type_.dtype), type_.lanes)
+        return self.module.vector_type(self._element_type(type_.dtype), type_.lanes)
 
     def uses_f16(self, type_: KType) -> None:
         """Say that an f16 register, if it is one, is used for more than storage and conversion."""
