@@ -43,21 +43,17 @@ class DecompositionGuards:
         """The rules; each notes the guards that it adds."""
         if self._environment is None:
             return dict(table)
-        return {op: self._watched(op, rule) for op, rule in table.items()}
+        return {op: functools.partial(self._apply, op, rule) for op, rule in table.items()}
 
-    def _watched(self, op: Any, rule: Rule) -> Rule:
-        @functools.wraps(rule)
-        def watched(*args: Any, **kwargs: Any) -> Any:
-            before = self._count()
-            self._depth += 1
-            try:
-                return rule(*args, **kwargs)
-            finally:
-                self._depth -= 1
-                if self._depth == 0 and self._count() > before:
-                    self._ops.append((self._count(), str(op).removesuffix(".default"), current_location()))
-
-        return watched
+    def _apply(self, op: Any, rule: Rule, /, *args: Any, **kwargs: Any) -> Any:
+        before = self._count()
+        self._depth += 1
+        try:
+            return rule(*args, **kwargs)
+        finally:
+            self._depth -= 1
+            if self._depth == 0 and self._count() > before:
+                self._ops.append((self._count(), str(op).removesuffix(".default"), current_location()))
 
     def check(self) -> None:
         """Raise UnsupportedOpError if a guard does not hold for all sizes that the exported program takes."""
