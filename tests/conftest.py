@@ -6,6 +6,7 @@ The environment is set before any test module is imported, since drivers read it
 from __future__ import annotations
 
 import atexit
+import functools
 import gc
 import os
 import random
@@ -73,11 +74,12 @@ _LONG = (
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Long modules come first; the tests of a module stay together, in their order."""
 
-    def place(item: pytest.Item) -> int:
-        folders = (n for n, long in enumerate(_LONG) if item.path.is_relative_to(config.rootpath / long))
+    @functools.cache
+    def place(path: Path) -> int:
+        folders = (n for n, long in enumerate(_LONG) if path.is_relative_to(config.rootpath / long))
         return next(folders, len(_LONG))
 
-    items.sort(key=place)
+    items.sort(key=lambda item: place(item.path))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -95,6 +97,8 @@ def pytest_collection_finish() -> None:
     """What importing thousands of tests left is not looked through again by each garbage collection."""
     gc.collect()
     gc.freeze()
+    # Compilers allocate much that lives for a moment: by default a twentieth of the run is collections.
+    gc.set_threshold(50_000, 50, 50)
 
 
 def _in_ci() -> bool:

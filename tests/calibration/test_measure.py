@@ -42,7 +42,11 @@ def run(*arguments):
 
 
 @pytest.mark.vulkan
-def test_cpu_and_gpu_and_the_links_between_them(tmp_path):
+@pytest.mark.parametrize(
+    "dtypes", [("f32",), pytest.param(module.DTYPES, marks=pytest.mark.slow)], ids=["f32", "every dtype"]
+)
+def test_cpu_and_gpu_and_the_links_between_them(tmp_path, monkeypatch, dtypes):
+    monkeypatch.setattr(module, "DTYPES", dtypes)
     chip = tmp_path / "here.toml"
     cpu, gpu = run("--device", "cpu", "--device", "vulkan", "-o", chip)
     assert (cpu["id"], gpu["id"]) == ("cpu", "vulkan")

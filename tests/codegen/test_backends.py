@@ -165,11 +165,11 @@ def test_invalid_ir_is_reported():
     "text",
     [
         "cpu:x86-64",
-        "cpu:x86-64-v3",
+        pytest.param("cpu:x86-64-v3", marks=pytest.mark.slow),  # between the other two
         "cpu:x86-64-v4",
-        "cpu:aarch64",
+        pytest.param("cpu:aarch64", marks=pytest.mark.slow),  # with SVE below
         "cpu:neoverse-v1",
-        "cpu:rv64gc",
+        pytest.param("cpu:rv64gc", marks=pytest.mark.slow),  # with vectors below
         "cpu:spacemit-x60",
     ],
 )
@@ -182,19 +182,29 @@ def test_every_expansion_links_without_libraries(text):
             assert sum(len(s.entries) for s in specs) == len(ops)
 
 
-def test_every_conversion_links_without_libraries():
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cpu:x86-64",
+        pytest.param("cpu:x86-64-v3", marks=pytest.mark.slow),  # between the other two
+        "cpu:x86-64-v4",
+        "cpu:aarch64",
+        "cpu:rv64gc",
+        pytest.param("cpu:rv64gcv", marks=pytest.mark.slow),  # the next has its vectors, and more
+        "cpu:spacemit-x60",
+    ],
+)
+def test_every_conversion_links_without_libraries(text):
     types = [d for d in DType if d.bits >= 8]
-    texts = ("cpu:x86-64", "cpu:x86-64-v3", "cpu:x86-64-v4", "cpu:aarch64")
-    for text in (*texts, "cpu:rv64gc", "cpu:rv64gcv", "cpu:spacemit-x60"):
-        kernels = []
-        for source in types:
-            for lanes in (1, 16):
-                b = KernelBuilder(f"{source.value}{lanes}", [(source, False), *((t, True) for t in types)], 0)
-                x = b.load(b.bindings[0], b.idx(0), lanes)
-                for i, t in enumerate(types):
-                    b.store(b.bindings[1 + i], b.idx(0), b.cast(x, t))
-                kernels.append(b.build())
-        assert CPU.compile(kernels, CPU.parse_target(text))
+    kernels = []
+    for source in types:
+        for lanes in (1, 16):
+            b = KernelBuilder(f"{source.value}{lanes}", [(source, False), *((t, True) for t in types)], 0)
+            x = b.load(b.bindings[0], b.idx(0), lanes)
+            for i, t in enumerate(types):
+                b.store(b.bindings[1 + i], b.idx(0), b.cast(x, t))
+            kernels.append(b.build())
+    assert CPU.compile(kernels, CPU.parse_target(text))
 
 
 # Encodings from the Arm architecture reference manual (A64).

@@ -12,6 +12,14 @@ from support.emulation.emulator import Batch, CrashError
 from tests.kernels import test_attention, test_narrow_types, test_ops, test_windows
 
 pytestmark = pytest.mark.emulation
+LIKE_OTHERS = ("cortex-a55", "neoverse-n1")
+"""CPUs with the instructions of the Cortex-A76: slow, as they repeat its kernels."""
+CASES_EACH = [
+    *(pytest.param(c, 1, id=c.name, marks=[pytest.mark.slow] if c.name in LIKE_OTHERS else []) for c in CPUS),
+    # Other shapes of the same kernels; one of each kind is above.
+    *(pytest.param(c, 3, id=f"{c.name}-several", marks=pytest.mark.slow) for c in CPUS if c.thorough),
+]
+"""CPUs, and how many cases of each test function run on them."""
 MODULES = (test_ops, test_narrow_types, test_attention, test_windows)
 LOOK_INSIDE = {"test_rows_without_any_key_give_zeros"}
 """Tests that look at the outputs of a call themselves: these are not there yet when cases are collected."""
@@ -21,35 +29,36 @@ CASES = [(m, name) for m in MODULES for name in functions(m) if name not in LOOK
 @pytest.fixture(scope="module")
 def failures(request):
     """What failed, by case, of the functions selected for a CPU; a CPU's cases run in one process."""
-    done: dict[str, dict[str, str]] = {}
+    done: dict[tuple[str, int], dict[str, str]] = {}
 
-    def of(cpu: Emulated) -> dict[str, str]:
-        if cpu.name not in done:
+    def of(cpu: Emulated, limit: int) -> dict[str, str]:
+        run = cpu.name, limit
+        if run not in done:
             target, emulated = cpu.choice()
             collector = Collector(target, Batch(cpu.arch, emulated))
-            for module, names in _selected(request.session, cpu).items():
-                collector.collect(module, names, 3 if cpu.thorough else 1)
+            for module, names in _selected(request.session, cpu, limit).items():
+                collector.collect(module, names, limit)
             try:
-                done[cpu.name] = collector.failures()
+                done[run] = collector.failures()
             except CrashError as error:
-                done[cpu.name] = {"": str(error)}
-        return done[cpu.name]
+                done[run] = {"": str(error)}
+        return done[run]
 
     return of
 
 
-def _selected(session: pytest.Session, cpu: Emulated) -> dict[ModuleType, list[str]]:
+def _selected(session: pytest.Session, cpu: Emulated, limit: int) -> dict[ModuleType, list[str]]:
     selected: dict[ModuleType, list[str]] = {}
     for item in session.items:
         given = item.callspec.params if hasattr(item, "callspec") else {}
-        if given.get("cpu") is cpu and "case" in given:
+        if given.get("cpu") is cpu and given.get("limit") == limit and "case" in given:
             module, name = given["case"]
             selected.setdefault(module, []).append(name)
     return selected
 
 
-@pytest.mark.parametrize("cpu", CPUS, ids=lambda cpu: cpu.name)
+@pytest.mark.parametrize(("cpu", "limit"), CASES_EACH)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0].__name__}-{case[1]}".replace("test_", ""))
-def test_kernels_match(failures, cpu, case):
-    wrong = {c: why for c, why in failures(cpu).items() if not c or c.startswith(f"{case[1]}[")}
+def test_kernels_match(failures, cpu, limit, case):
+    wrong = {c: why for c, why in failures(cpu, limit).items() if not c or c.startswith(f"{case[1]}[")}
     assert not wrong, "\n".join(f"{c}: {why}" for c, why in wrong.items())

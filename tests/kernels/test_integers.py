@@ -61,7 +61,14 @@ def test_every_scalar_op(device, dtype):
     agree(b.build(results), [data[:, None].copy(), data[None, :].copy()], device)
 
 
-@pytest.mark.parametrize("dtype", INTEGERS)
+@pytest.mark.parametrize(
+    "dtype",
+    # Of each signedness and width class one runs by default; `test_every_scalar_op` has every type.
+    [
+        pytest.param(d, marks=[] if d in (DType.U32, DType.I8, DType.I32, DType.I64) else pytest.mark.slow)
+        for d in INTEGERS
+    ],
+)
 def test_operands_that_are_literals(device, dtype):
     """Kernels treat a divisor, an amount or an exponent that they know in its own way."""
     b = GraphBuilder()

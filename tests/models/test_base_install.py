@@ -37,7 +37,7 @@ def python(tmp_path_factory):
     build = [*pip, "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(folder), str(source)]
     subprocess.run(build, check=True, cwd=folder)
     (wheel,) = folder.glob("*.whl")
-    install = [*pip, "--python", str(interpreter), "install", "-q", str(wheel)]
+    install = [*pip, "--python", str(interpreter), "install", "-q", "--no-compile", str(wheel)]
     subprocess.run(install, check=True, cwd=folder, env=environment())
     return interpreter
 

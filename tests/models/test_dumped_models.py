@@ -34,7 +34,10 @@ def imported(name: str) -> tuple[Graph, tuple[Any, ...]]:
     return import_model(model.module, model.args, dynamic_shapes=model.dynamic_shapes), model.args
 
 
-@pytest.mark.parametrize("name", MODELS)
+# The encoder's ops are among those of the decoder.
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] if n == "minilm" else []) for n in MODELS]
+)
 def test_the_text_after_every_pass_reads_back(name: str) -> None:
     graph, _ = imported(name)
     texts: list[str] = []
@@ -46,7 +49,7 @@ def test_the_text_after_every_pass_reads_back(name: str) -> None:
         assert str(parse_graph(text)) == text
 
 
-@pytest.mark.parametrize("name", ["mobilenet", "qwen3"])
+@pytest.mark.parametrize("name", [pytest.param("mobilenet", marks=pytest.mark.slow), "qwen3"])
 def test_a_dump_compiles_to_the_same_model(name: str, tmp_path: Path) -> None:
     graph, inputs = imported(name)
     path = tmp_path / "graph.mir"

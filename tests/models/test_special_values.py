@@ -14,6 +14,21 @@ import mansard
 
 DEVICES = ["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)]
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+SLOW = [(torch.float16, "cpu"), (torch.float64, "vulkan"), (torch.bfloat16, "vulkan")]
+"""Each dtype runs on one of the devices by default, float32 on both."""
+DTYPES_ON_DEVICES = [
+    pytest.param(
+        dtype,
+        device,
+        id=f"{str(dtype)[6:]}-{device}",
+        marks=[
+            *([pytest.mark.vulkan] if device == "vulkan" else []),
+            *([pytest.mark.slow] if (dtype, device) in SLOW else []),
+        ],
+    )
+    for dtype in DTYPES
+    for device in ("cpu", "vulkan")
+]
 
 COMPARISONS: dict[str, Any] = {
     "x == x": lambda x: x == x,
@@ -119,8 +134,7 @@ def check(functions: dict[str, Any], dtype: torch.dtype, device: str, **allowed:
     assert not wrong
 
 
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: str(d)[6:])
+@pytest.mark.parametrize(("dtype", "device"), DTYPES_ON_DEVICES)
 class TestSpecialValues:
     def test_comparisons(self, dtype: torch.dtype, device: str) -> None:
         check(COMPARISONS, dtype, device)

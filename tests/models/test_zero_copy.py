@@ -31,7 +31,10 @@ def case():
         return model, [d.dispatch for d in whole.plan.decisions], expected
 
 
-@pytest.mark.parametrize("split", sorted(SPLITS))
+# Dispatches in turn have every crossing that the other splits have.
+@pytest.mark.parametrize(
+    "split", [pytest.param(s, marks=[] if s == "in turn" else pytest.mark.slow) for s in sorted(SPLITS)]
+)
 def test_nothing_is_copied_between_devices_that_share_memory(case, split, tmp_path):
     model, names, expected = case
     pins = tuple(

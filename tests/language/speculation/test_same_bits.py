@@ -33,10 +33,11 @@ WEIGHTS = quantize("int8", group_size=32)
     [
         (DType.F32, "cpu", None),
         (DType.BF16, "cpu", None),
-        (DType.F32, "cpu:x86-64-v3", None),
-        (DType.BF16, "cpu", INT8),
+        # Each dtype, each CPU and each kind of weights is in one of the others.
+        pytest.param(DType.F32, "cpu:x86-64-v3", None, marks=pytest.mark.slow),
+        pytest.param(DType.BF16, "cpu", INT8, marks=pytest.mark.slow),
         (DType.BF16, "cpu", INT4),
-        (DType.BF16, "cpu", WEIGHTS),
+        pytest.param(DType.BF16, "cpu", WEIGHTS, marks=pytest.mark.slow),
         (DType.F32, "cpu:x86-64-v3", INT8),
         (DType.F32, "cpu:x86-64-v3", WEIGHTS),
     ],

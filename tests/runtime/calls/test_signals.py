@@ -35,7 +35,8 @@ def subject(request, make) -> Iterator[tuple[Any, Callable[[], np.ndarray], int]
     model.close()
 
 
-@pytest.mark.parametrize("more", [0, 1, 6])
+# One more signal is a part of what six more do.
+@pytest.mark.parametrize("more", [0, pytest.param(1, marks=pytest.mark.slow), 6])
 def test_a_signal_at_any_instruction_of_a_call(subject, more, monkeypatch):
     # Interrupts of generators; pytest would keep them, and all that their frames hold.
     monkeypatch.setattr(sys, "unraisablehook", lambda _: None)

@@ -29,7 +29,7 @@ class Emulated:
     arch: str
     choices: tuple[tuple[str, str], ...]
     thorough: bool = False
-    """Whether to run several cases of each kind; all of them take half a minute of compiling."""
+    """Whether to run every model, and several cases of each kind of kernel in slow tests."""
 
     @property
     def program(self) -> str:
