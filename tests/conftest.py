@@ -97,7 +97,7 @@ def pytest_collection_finish() -> None:
     """What importing thousands of tests left is not looked through again by each garbage collection."""
     gc.collect()
     gc.freeze()
-    # Compilers allocate much that lives for a moment: by default a twentieth of the run is collections.
+    # Compilers allocate much that lives for a moment.
     gc.set_threshold(50_000, 50, 50)
 
 

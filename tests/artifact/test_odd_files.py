@@ -253,7 +253,7 @@ def test_odd_files_are_what_was_saved_or_an_error(artifact: Path) -> None:
     assert outcomes["same"] > 100, outcomes
 
 
-# One in seven takes a third of a minute; one in 23 has every kind of oddness too.
+# One in seven takes a third of a minute. Every odd file of another model is read by `read_artifact` above.
 @pytest.mark.parametrize("step", [23, pytest.param(7, marks=pytest.mark.slow)])
 def test_commands_and_load_end_with_a_line(tmp_path: Path, step: int) -> None:
     """A model of one product, and one in ``step`` of its odd files. Not those with other code and right

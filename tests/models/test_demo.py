@@ -108,7 +108,7 @@ def test_demo_with_a_fixed_length() -> None:
 @pytest.mark.vulkan
 def test_demo_on_vulkan() -> None:
     vulkan_or_skip()
-    result = run_demo(SENTENCES[:1], Options(devices=("vulkan",), runs=1))
+    result = run_demo(SENTENCES[:3], Options(devices=("vulkan",), runs=1))
     check(result)
     assert result.devices["vulkan"]["dispatches"] > 0
 
