@@ -123,7 +123,7 @@ class Expr:
         return to_expr(other) - self
 
     def __mul__(self, other: DimLike) -> Expr:
-        if isinstance(other, int):  # the order of the terms stays
+        if not isinstance(other, Expr):  # the order of the terms stays
             return Expr(tuple((m, c * int(other)) for m, c in self.terms) if other else ())
         products = []
         for m1, c1 in self.terms:

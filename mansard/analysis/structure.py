@@ -6,7 +6,6 @@ take exponential time; keys number each distinct node once.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Hashable
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -34,10 +33,8 @@ def share(root: Scalar) -> Scalar:
     table: dict[Hashable, Scalar] = {}
     done: dict[int, Scalar] = {}
     for node in walk(root):
-        kids = children(node)
-        new = tuple([done[id(k)] for k in kids])
-        rebuilt = node if all(map(operator.is_, kids, new)) else with_children(node, new)
-        done[id(node)] = table.setdefault((_label(node), tuple(map(id, new))), rebuilt)
+        new = tuple([done[id(k)] for k in children(node)])
+        done[id(node)] = table.setdefault((_label(node), tuple(map(id, new))), with_children(node, new))
     return done[id(root)]
 
 

@@ -111,7 +111,9 @@ def children(node: Scalar) -> tuple[Scalar, ...]:
 
 
 def with_children(node: Scalar, new: tuple[Scalar, ...]) -> Scalar:
-    """The node with its direct operands replaced."""
+    """The node with its direct operands replaced; the node itself where they are what it has."""
+    if all(map(operator.is_, children(node), new)):
+        return node
     if isinstance(node, Apply):
         return Apply(node.op, new, node.dtype)
     if isinstance(node, Gather):
@@ -154,12 +156,7 @@ def rewrite(root: Scalar, leaf: Rewriter) -> Scalar:
     """Rebuild bottom-up: ``leaf(node)`` gets each node after its operands were rebuilt."""
     done: dict[int, Scalar] = {}
     for node in walk(root):
-        rebuilt = node
-        if kids := children(node):
-            new = tuple([done[id(k)] for k in kids])
-            if not all(map(operator.is_, kids, new)):
-                rebuilt = with_children(node, new)
-        done[id(node)] = leaf(rebuilt)
+        done[id(node)] = leaf(with_children(node, tuple([done[id(k)] for k in children(node)])))
     return done[id(root)]
 
 

@@ -78,15 +78,7 @@ def imported(name):
     return graph, [a.numpy() for a in model.args], expected.float().numpy()
 
 
-@pytest.mark.parametrize(
-    "cpu",
-    [
-        # Cores with the instructions of the Cortex-A76, which runs every model, repeat it.
-        pytest.param(c, marks=[pytest.mark.slow] if c.name in ("cortex-a55", "neoverse-n1") else [])
-        for c in CPUS
-    ],
-    ids=lambda cpu: cpu.name,
-)
+@pytest.mark.parametrize("cpu", [cpu.param() for cpu in CPUS])
 def test_models_match_pytorch(cpu):
     target, emulated = cpu.choice()
     batch = Batch(cpu.arch, emulated)

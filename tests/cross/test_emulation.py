@@ -12,12 +12,10 @@ from support.emulation.emulator import Batch, CrashError
 from tests.kernels import test_attention, test_narrow_types, test_ops, test_windows
 
 pytestmark = pytest.mark.emulation
-LIKE_OTHERS = ("cortex-a55", "neoverse-n1")
-"""CPUs with the instructions of the Cortex-A76: slow, as they repeat its kernels."""
 CASES_EACH = [
-    *(pytest.param(c, 1, id=c.name, marks=[pytest.mark.slow] if c.name in LIKE_OTHERS else []) for c in CPUS),
+    *(cpu.param(1) for cpu in CPUS),
     # Other shapes of the same kernels; one of each kind is above.
-    *(pytest.param(c, 3, id=f"{c.name}-several", marks=pytest.mark.slow) for c in CPUS if c.thorough),
+    *(cpu.param(3, suffix="-several", slow=True) for cpu in CPUS if cpu.thorough),
 ]
 """CPUs, and how many cases of each test function run on them."""
 MODULES = (test_ops, test_narrow_types, test_attention, test_windows)

@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,6 +31,13 @@ class Emulated:
     choices: tuple[tuple[str, str], ...]
     thorough: bool = False
     """Whether to run every model, and several cases of each kind of kernel in slow tests."""
+    repeats: str = ""
+    """A CPU that has the same instructions: tests on this one are slow, as they repeat that one's."""
+
+    def param(self, *values: object, suffix: str = "", slow: bool = False) -> Any:
+        """The CPU and further values as a parameter of a test."""
+        marks = [pytest.mark.slow] if slow or self.repeats else []
+        return pytest.param(self, *values, id=self.name + suffix, marks=marks)
 
     @property
     def program(self) -> str:
@@ -49,8 +57,13 @@ CPUS = (
     Emulated("x86-64-v2", "x86_64", (("cpu:x86-64-v2", ""), ("cpu:x86-64-v2", "max"))),
     Emulated("x86-64-v3", "x86_64", (("cpu:x86-64-v3", ""), ("cpu:x86-64-v3", "max"))),
     Emulated("cortex-a76", "aarch64", (("cpu:cortex-a76", "cortex-a76"),), thorough=True),
-    Emulated("cortex-a55", "aarch64", (("cpu:cortex-a55", "cortex-a55"), ("cpu:cortex-a55", "cortex-a76"))),
-    Emulated("neoverse-n1", "aarch64", (("cpu:neoverse-n1", "neoverse-n1"),)),
+    Emulated(
+        "cortex-a55",
+        "aarch64",
+        (("cpu:cortex-a55", "cortex-a55"), ("cpu:cortex-a55", "cortex-a76")),
+        repeats="cortex-a76",
+    ),
+    Emulated("neoverse-n1", "aarch64", (("cpu:neoverse-n1", "neoverse-n1"),), repeats="cortex-a76"),
     Emulated("neoverse-v1", "aarch64", (("cpu:neoverse-v1", "neoverse-v1"), ("cpu:neoverse-v1", "max"))),
     Emulated(
         "spacemit-x60",
