@@ -53,8 +53,8 @@ layout: $(STAMP)
 pytest: $(STAMP)
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder --durations=15 $(PYTEST_ARGS)
 
-test-slow: $(STAMP) vulkan-packages ## variants of tests with larger models, some minutes
-	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
+test-slow: $(STAMP) vulkan-packages qemu-packages ## variants of tests: more types, shapes and devices, larger models
+	$(BIN)/python -m pytest -m slow -n 2 --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS)
 
 stress: $(STAMP) vulkan-packages ## ten thousand requests over three devices that fail and hang at random
 	MANSARD_STRESS_REQUESTS=10000 $(BIN)/python -m pytest tests/devices/test_request_stress.py $(PYTEST_ARGS)

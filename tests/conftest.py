@@ -43,10 +43,12 @@ def _prepare_environment() -> None:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     # Messages of the commands are not wrapped at the width of whatever terminal this is.
     os.environ["COLUMNS"] = "200"
-    # Tests neither read nor fill the user's cache of kernels and pipelines.
-    cache = tempfile.mkdtemp(prefix="mansard-test-cache-")
-    os.environ["MANSARD_CACHE_DIR"] = cache
-    atexit.register(shutil.rmtree, cache, ignore_errors=True)
+    # Tests neither read nor fill the user's cache of kernels and pipelines; the processes of pytest-xdist
+    # share the one of the process that started them.
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        cache = tempfile.mkdtemp(prefix="mansard-test-cache-")
+        os.environ["MANSARD_CACHE_DIR"] = cache
+        atexit.register(shutil.rmtree, cache, ignore_errors=True)
     named = any(name in os.environ for name in ("VK_DRIVER_FILES", "VK_ICD_FILENAMES"))
     lavapipe = _find("icd.d", "lvp_icd*.json")
     if not named and lavapipe is not None and not _has_gpu():
@@ -63,6 +65,8 @@ pytest.register_assert_rewrite("support")
 hypothesis.settings.load_profile("ci")
 
 
+_FOLDER = pytest.StashKey[tuple[str, ...]]()
+"""The folder of the test before."""
 _LONG = (
     "tests/models/test_models.py", "tests/models", "tests/cross", "tests/plugins", "tests/frontends",
     "tests/drivers/vulkan", "tests/native", "tests/devices", "tests/calibration", "tests/kernels",
@@ -84,7 +88,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """What a test draws from the generators that all share does not depend on the tests before it."""
+    """What a test draws from the generators that all share does not depend on the tests before it; and
+    garbage collections, which many tests ask for, do not look through what other folders' tests imported:
+    with the frameworks among it that takes half a second."""
+    folder = item.path.relative_to(item.config.rootpath).parts[:2]
+    if item.config.stash.get(_FOLDER, None) != folder:
+        item.config.stash[_FOLDER] = folder
+        _freeze()
     seed = zlib.crc32(item.nodeid.encode())
     random.seed(seed)
     if "numpy" in sys.modules:
@@ -93,10 +103,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         sys.modules["torch"].manual_seed(seed)
 
 
-def pytest_collection_finish() -> None:
-    """What importing thousands of tests left is not looked through again by each garbage collection."""
+def _freeze() -> None:
+    """What is there now is not looked through again by each garbage collection."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_collection_finish() -> None:
+    _freeze()
     # Compilers allocate much that lives for a moment.
     gc.set_threshold(50_000, 50, 50)
 

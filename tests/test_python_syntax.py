@@ -25,7 +25,7 @@ def collections_that_switch_threads():
 def test_threads_parse_at_once(collections_that_switch_threads):
     def parse(terms):
         text = " + ".join(["(a*(b+3))"] * terms)
-        return [parse_expression(text) for _ in range(300)]
+        return [parse_expression(text) for _ in range(100)]
 
     with ThreadPoolExecutor(3) as pool:
         for terms, trees in zip((4, 17, 60), pool.map(parse, (4, 17, 60)), strict=True):

@@ -104,10 +104,21 @@ class Graph:
 def fresh_name(taken: set[str], base: str) -> str:
     """``base``, or ``base_1`` … when taken; adds the result to ``taken``."""
     base = re.sub(r"[^A-Za-z0-9_.]", "_", base) or "v"
-    name, i = base, 0
-    while name in taken:
-        i += 1
-        name = f"{base}_{i}"
+    if base not in taken:
+        name = base
+    else:
+        # Numbers are taken one after another: a graph may have thousands of the same base.
+        first = 1
+        while f"{base}_{first}" in taken:
+            first *= 2
+        last_taken = first // 2
+        while first - last_taken > 1:
+            middle = (first + last_taken) // 2
+            if f"{base}_{middle}" in taken:
+                last_taken = middle
+            else:
+                first = middle
+        name = f"{base}_{first}"
     taken.add(name)
     return name
 

@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mansard.api import Model
+from mansard.drivers.vulkan.shaders.abi import spirv_modules
+from mansard.hal.executable import ExecutableSpec
 from mansard.plan.plan import Plan
 
 Arrays = list[npt.NDArray[np.generic]]
@@ -19,7 +21,12 @@ Arrays = list[npt.NDArray[np.generic]]
 def validate_spirv(plan: Plan, executables: Mapping[str, bytes]) -> None:
     """Every SPIR-V module of a plan passes spirv-val; where ``CI=true``, the tool must be installed."""
     tool = shutil.which("spirv-val")
-    modules = [executables[e.entry] for d in plan.devices for e in d.executables if e.format == "spirv"]
+    modules = [
+        module
+        for device in plan.devices
+        for e in device.executables
+        for module in spirv_modules(ExecutableSpec(e.format, e.target, executables[e.entry], (), e.requires))
+    ]
     if tool is None:
         assert not modules or os.environ.get("CI", "") != "true", "spirv-val is not installed"
         return

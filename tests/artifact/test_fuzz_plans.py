@@ -16,7 +16,7 @@ from support.plan_fuzz.seeds import make_seeds
 
 from mansard.hal.registry import devices
 
-STATE, MUTANTS = 20, 900
+STATE, MUTANTS = 20, 400
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,7 @@ for line in sys.stdin:
     print(json.dumps(plan), flush=True)
 """
     monkeypatch.setattr(process, "_command", [sys.executable, "-c", script])
-    monkeypatch.setattr(runner_process, "RUN_SECONDS", 3)
+    monkeypatch.setattr(runner_process, "RUN_SECONDS", 2)
     plans = ["a", "crash", "b", "hang", "c", "crash"]
     answers = [pair for plan in plans for pair in process.submit(Run(0, plan, False, plan))]
     answers += process.finish()

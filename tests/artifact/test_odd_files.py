@@ -3,6 +3,8 @@ and the commands end with one line."""
 
 from __future__ import annotations
 
+import functools
+import itertools
 import json
 import struct
 import zipfile
@@ -13,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import typer.testing
 from support.command_line import invoke
 from support.plans.artifact import resources_for, two_device_plan
 
@@ -231,13 +234,15 @@ def every_odd_file(path: Path) -> Iterator[tuple[str, bytes]]:
     yield from manifests(path)
 
 
-def test_odd_files_are_what_was_saved_or_an_error(artifact: Path) -> None:
+# Headers, ends and entries of every kind are among every second file.
+@pytest.mark.parametrize("step", [2, pytest.param(1, marks=pytest.mark.slow)])
+def test_odd_files_are_what_was_saved_or_an_error(artifact: Path, step: int) -> None:
     plan = two_device_plan()
     original = resources_for(plan)
     weights = [original.load(spec).tobytes() for spec in plan.weights]
     odd = artifact.with_name("odd")
     outcomes = {"same": 0, "refused": 0}
-    for label, data in every_odd_file(artifact):
+    for label, data in itertools.islice(every_odd_file(artifact), 0, None, step):
         odd.write_bytes(data)
         for copy in (False, True):
             try:
@@ -249,15 +254,19 @@ def test_odd_files_are_what_was_saved_or_an_error(artifact: Path) -> None:
                 assert loaded == plan, label
                 assert [resources.load(spec).tobytes() for spec in plan.weights] == weights, label
                 outcomes["same"] += 1
-    assert outcomes["refused"] > 700, outcomes
-    assert outcomes["same"] > 100, outcomes
+    assert outcomes["refused"] > 700 / step, outcomes
+    assert outcomes["same"] > 100 / step, outcomes
 
 
 # One in seven takes a third of a minute. Every odd file of another model is read by `read_artifact` above.
-@pytest.mark.parametrize("step", [23, pytest.param(7, marks=pytest.mark.slow)])
-def test_commands_and_load_end_with_a_line(tmp_path: Path, step: int) -> None:
+@pytest.mark.parametrize("step", [47, pytest.param(7, marks=pytest.mark.slow)])
+def test_commands_and_load_end_with_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
     """A model of one product, and one in ``step`` of its odd files. Not those with other code and right
     hashes: a file is a program."""
+    # The parsers of all commands are not built anew for each of them.
+    monkeypatch.setattr(typer.testing, "_get_command", functools.cache(typer.testing._get_command))
     path, odd = tmp_path / "m.mansard", tmp_path / "odd"
     with mansard.compile(torch.nn.Linear(4, 4), (torch.zeros(2, 4),), devices="cpu") as model:
         model.save(path)

@@ -17,7 +17,7 @@ import torch
 
 class Model(torch.nn.Module):
     def forward(self, x):
-        y = torch.softmax((x @ x.mT).relu(), -1)
+        y = (x @ x.mT).relu()
         return y.sum(-1), RESULT
 
 def model():
@@ -33,7 +33,7 @@ def run(*arguments: object) -> tuple[int, str]:
 def test_of_a_wrong_result(tmp_path: Path) -> None:
     """Exponentials differ from NumPy's in their last bit, which is wrong where nothing is allowed."""
     file = tmp_path / "net.py"
-    file.write_text(MODEL.replace("RESULT", "torch.tanh(torch.exp(y))"))
+    file.write_text(MODEL.replace("RESULT", "torch.tanh(torch.exp(y / 15))"))
     small = tmp_path / "small.mir"
     options = ["--tolerance", "0", "-o", str(tmp_path / "small"), "--json"]
     result = CliRunner().invoke(app, ["reduce", f"{file}:model", *options])

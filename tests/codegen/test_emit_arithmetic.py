@@ -26,38 +26,28 @@ COMPARE = {"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equa
 @pytest.mark.parametrize("dtype", INTS, ids=str)
 def test_int_arithmetic_wraps(machine, lanes, dtype):
     x, y = ints(dtype), ints(dtype)
-    results = machine.map_all({dtype: [binary(op) for op in INT_OPS]}, [x, y], [dtype] * 2, lanes=lanes)
-    for result, function in zip(results, INT_OPS.values(), strict=True):
-        same(result, function(x, y))
+    unary_ops = {"not": np.invert}
+    if dtype.is_signed:
+        unary_ops |= {"neg": np.negative, "abs": np.abs}
+    bodies = [*map(binary, INT_OPS), *(lambda b, p, _q, op=op: b.unary(op, p) for op in unary_ops)]
+    results = machine.map_all({dtype: bodies}, [x, y], [dtype] * 2, lanes=lanes)
+    expected = [f(x, y) for f in INT_OPS.values()] + [f(x) for f in unary_ops.values()]
+    for result, wanted in zip(results, expected, strict=True):
+        same(result, wanted)
 
 
 @pytest.mark.parametrize("dtype", INTS, ids=str)
-def test_int_division_truncates(machine, lanes, dtype):
+def test_int_division_truncates_and_shifts(machine, lanes, dtype):
     x, y = ints(dtype), ints(dtype)
     y[(y == 0) | (y.astype(np.int64) == -1)] = 7  # outside the contract of the instruction
-    results = machine.map_all({dtype: [binary("div"), binary("rem")]}, [x, y], [dtype] * 2, lanes=lanes)
-    for result, op in zip(results, ("div", "rem"), strict=True):
-        same(result, reference.apply(op, [x, y], dtype, dtype))
-
-
-@pytest.mark.parametrize("dtype", INTS, ids=str)
-def test_shifts(machine, lanes, dtype):
-    x = ints(dtype)
     amount = RNG.integers(0, dtype.bits, x.size).astype(dtype.numpy)
-    results = machine.map_all({dtype: [binary("shl"), binary("shr")]}, [x, amount], [dtype] * 2, lanes=lanes)
-    same(results[0], np.left_shift(x, amount))
-    same(results[1], np.right_shift(x, amount))
-
-
-@pytest.mark.parametrize("dtype", INTS, ids=str)
-def test_int_unary(machine, lanes, dtype):
-    x = ints(dtype)
-    ops = {"not": np.invert}
-    if dtype.is_signed:
-        ops |= {"neg": np.negative, "abs": np.abs}
-    results = machine.map_all({dtype: [unary(op) for op in ops]}, [x], [dtype], lanes=lanes)
-    for result, function in zip(results, ops.values(), strict=True):
-        same(result, function(x))
+    bodies = [lambda b, p, q, _n, op=op: b.binary(op, p, q) for op in ("div", "rem")]
+    bodies += [lambda b, p, _q, n, op=op: b.binary(op, p, n) for op in ("shl", "shr")]
+    quotient, rest, up, down = machine.map_all({dtype: bodies}, [x, y, amount], [dtype] * 3, lanes=lanes)
+    same(quotient, reference.apply("div", [x, y], dtype, dtype))
+    same(rest, reference.apply("rem", [x, y], dtype, dtype))
+    same(up, np.left_shift(x, amount))
+    same(down, np.right_shift(x, amount))
 
 
 @pytest.mark.parametrize("dtype", [F32, F64], ids=str)
@@ -79,20 +69,20 @@ def test_float_unary_is_exact(machine, lanes, dtype):
         np.testing.assert_array_equal(np.signbit(result)[number], np.signbit(function(x))[number])
 
 
-@pytest.mark.parametrize("op", ["min", "max"])
 @pytest.mark.parametrize("literal", [0.0, math.nan])
-@pytest.mark.parametrize("swapped", [False, True])
-def test_min_and_max_with_a_literal_propagate_nan(machine, lanes, op, literal, swapped):
+def test_min_and_max_with_a_literal_propagate_nan(machine, lanes, literal):
     x = floats()
 
-    def body(b, p):
+    def body(b, p, op, swapped):
         pair = (p, b.const(literal, F32))
         return b.binary(op, *(pair[::-1] if swapped else pair))
 
-    same(
-        machine.map(body, [x], [F32, F32], lanes=lanes),
-        {"min": np.minimum, "max": np.maximum}[op](x, np.float32(literal)),
-    )
+    functions = {"min": np.minimum, "max": np.maximum}
+    cases = [(op, swapped) for op in functions for swapped in (False, True)]
+    bodies = [lambda b, p, case=case: body(b, p, *case) for case in cases]
+    results = machine.map_all({F32: bodies}, [x], [F32], lanes=lanes)
+    for (op, _), result in zip(cases, results, strict=True):
+        same(result, functions[op](x, np.float32(literal)))
 
 
 def test_min_and_max_of_widened_integers_with_literals(machine):
@@ -118,11 +108,14 @@ def test_div_sqrt_and_fma(machine, lanes, dtype):
     # A GPU may be 2.5 ulp off in a division and in a square root.
     tolerance = (4 if machine.is_gpu else 0) * float(np.finfo(dtype.numpy).eps)
     with np.errstate(all="ignore"):
-        actual = machine.map(lambda b, p, q: b.binary("div", p, q), [x, y], [dtype] * 3, lanes=lanes)
-        np.testing.assert_allclose(actual, x / y, rtol=tolerance)
-        actual = machine.map(lambda b, p: b.unary("sqrt", p), [x], [dtype] * 2, lanes=lanes)
-        np.testing.assert_allclose(actual, np.sqrt(x), rtol=tolerance)
-        actual = machine.map(lambda b, p, q, r: b.fma(p, q, r), [x, y, z], [dtype] * 4, lanes=lanes)
+        bodies = [
+            lambda b, p, q, r: b.binary("div", p, q),
+            lambda b, p, q, r: b.unary("sqrt", p),
+            lambda b, p, q, r: b.fma(p, q, r),
+        ]
+        quotient, root, actual = machine.map_all({dtype: bodies}, [x, y, z], [dtype] * 3, lanes=lanes)
+        np.testing.assert_allclose(quotient, x / y, rtol=tolerance)
+        np.testing.assert_allclose(root, np.sqrt(x), rtol=tolerance)
         product = x.astype(np.longdouble) * y
         # Two roundings are allowed, so the product's own error may remain where the sum cancels.
         error = float(np.finfo(dtype.numpy).eps) * (np.abs(product) + np.abs(z))
@@ -160,15 +153,12 @@ def test_comparisons(machine, lanes, dtype):
         same(result, function(x, y))
 
 
-@pytest.mark.parametrize("op", ["and", "or", "xor", "not"])
-def test_bool_logic(machine, lanes, op):
+def test_bool_logic(machine, lanes):
     x, y = values(BOOL), values(BOOL)
-    if op == "not":
-        actual = machine.map(lambda b, p: b.unary("not", p), [x], [BOOL] * 2, lanes=lanes)
-        same(actual, ~x)
-        return
-    actual = machine.map(lambda b, p, q: b.binary(op, p, q), [x, y], [BOOL] * 3, lanes=lanes)
-    same(actual, {"and": x & y, "or": x | y, "xor": x ^ y}[op])
+    bodies = [*map(binary, ("and", "or", "xor")), lambda b, p, _q: b.unary("not", p)]
+    results = machine.map_all({BOOL: bodies}, [x, y], [BOOL] * 2, lanes=lanes)
+    for result, expected in zip(results, (x & y, x | y, x ^ y, ~x), strict=True):
+        same(result, expected)
 
 
 # Types ------------------------------------------------------------------------------------------
@@ -192,10 +182,11 @@ def test_casts(machine, lanes, source):
 @pytest.mark.parametrize("source", [d for d in ALL if d is not BOOL], ids=str)
 def test_bitcasts(machine, lanes, source):
     x = values(source)
-    for target in (d for d in ALL if d.bits == source.bits and d is not BOOL):
-        actual = machine.map(lambda b, p, to=target: b.bitcast(p, to), [x], [source, target], lanes=lanes)
-        bits = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}[source.bits]
-        regular = x == x  # the bits of a NaN may change on the way
+    targets = [d for d in ALL if d.bits == source.bits and d is not BOOL]
+    bodies = {target: [lambda b, p, to=target: b.bitcast(p, to)] for target in targets}
+    bits = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}[source.bits]
+    regular = x == x  # the bits of a NaN may change on the way
+    for actual in machine.map_all(bodies, [x], [source], lanes=lanes):
         np.testing.assert_array_equal(actual.view(bits)[regular], x.view(bits)[regular])
 
 
@@ -203,13 +194,16 @@ def test_bitcasts(machine, lanes, source):
 def test_constants_select_and_copies(machine, lanes, dtype):
     x, y = values(dtype), RNG.permutation(values(dtype))
     flags = RNG.integers(0, 2, x.size).astype(np.bool_)
-    actual = machine.map(
-        lambda b, c, p, q: b.select(c, p, q), [flags, x, y], [BOOL, dtype, dtype, dtype], lanes=lanes
-    )
-    same(actual, np.where(flags, x, y))
     literal = 1 if dtype is BOOL else 5
-    actual = machine.map(lambda b, p: b.const(literal, dtype, p.type.lanes), [x], [dtype, dtype], lanes=lanes)
-    same(actual, np.full_like(x, literal))
+    bodies = [
+        lambda b, c, p, q: b.select(c, p, q),
+        lambda b, c, p, q: b.const(literal, dtype, p.type.lanes),
+        lambda b, c, p, q: q,
+    ]
+    results = machine.map_all({dtype: bodies}, [flags, x, y], [BOOL, dtype, dtype], lanes=lanes)
+    same(results[0], np.where(flags, x, y))
+    same(results[1], np.full_like(x, literal))
+    same(results[2], y)
 
 
 def test_a_scalar_condition_selects_whole_vectors(machine, lanes):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from support.kernels.pairs import pairs
 from support.kernels.runner import Machine
 
 from mansard.codegen.kernel import KernelBuilder, KType
@@ -58,8 +59,7 @@ def host_targets():
 
 
 @pytest.mark.parametrize("target", host_targets())
-@pytest.mark.parametrize(("a", "b", "out"), [*QUADS, *PAIRS])
-@pytest.mark.parametrize("lanes", [2, 4, 8, 16, 24])
+@pairs("lanes", [2, 4, 8, 16, 24], "a, b, out", [*QUADS, *PAIRS])
 def test_dot_sums_products_of_pairs_and_quads(target, a, b, out, lanes):
     group = out.bits // a.bits
     size = 3 * group * lanes

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from support.kernels.pairs import pairs
 from support.kernels.values import ALL, COMBINERS, INTS, RNG, floats, same, values
 
 from mansard.codegen.kernel import Block, For, If, Inst, Kernel, KernelBuilder, KType, KValue
@@ -49,23 +50,21 @@ def test_iota(machine, dtype):
 
 
 # Memory -----------------------------------------------------------------------------------------
-@pytest.mark.parametrize("dtype", ALL, ids=str)
-@pytest.mark.parametrize("index", [I32, I64], ids=str)
+@pairs("index", [I32, I64], "dtype", ALL)
 def test_gather_and_scatter(machine, lanes, dtype, index):
     x = values(dtype)
     x = x[: x.size // 16 * 16]
     order = RNG.permutation(x.size).astype(index.numpy)
-    for scatter in (False, True):
-        result = np.zeros_like(x)
-        b = KernelBuilder("move", [(dtype, False), (index, False), (dtype, True)], 0, index=index)
-        with b.for_(0, x.size, lanes) as loop:
-            where = b.load(b.bindings[1], loop.index, lanes)
-            if scatter:
-                b.store(b.bindings[2], where, b.load(b.bindings[0], loop.index, lanes))
-            else:
-                b.store(b.bindings[2], loop.index, b.load(b.bindings[0], where))
-        machine.run(b.build(), [x, order, result])
-        same(result[order] if scatter else result, x if scatter else x[order])
+    gathered, scattered = np.zeros_like(x), np.zeros_like(x)
+    bindings = [(dtype, False), (index, False), (dtype, True), (dtype, True)]
+    b = KernelBuilder("move", bindings, 0, index=index)
+    with b.for_(0, x.size, lanes) as loop:
+        where = b.load(b.bindings[1], loop.index, lanes)
+        b.store(b.bindings[2], loop.index, b.load(b.bindings[0], where))
+        b.store(b.bindings[3], where, b.load(b.bindings[0], loop.index, lanes))
+    machine.run(b.build(), [x, order, gathered, scattered])
+    same(gathered, x[order])
+    same(scattered[order], x)
 
 
 def test_scatter_writes_lanes_in_order(machine):
@@ -145,26 +144,28 @@ REDUCTIONS = [
 
 @pytest.mark.parametrize(("combiner", "dtype"), REDUCTIONS, ids=str)
 def test_reduce(machine, combiner, dtype):
-    for n in (2, 3, 4) if machine.is_gpu else (2, 3, 7, 16, 48, 64):
-        x = values(dtype)[:n] if not dtype.is_float else RNG.uniform(0.5, 1.5, n).astype(np.float32)
-        b = KernelBuilder("reduce", [(dtype, False), (dtype, True)], 0)
-        b.store(b.bindings[1], b.idx(0), b.reduce(combiner, b.load(b.bindings[0], b.idx(0), n)))
-        out = np.zeros(1, dtype.numpy)
-        machine.run(b.build(), [x, out])
-        function = COMBINERS[combiner]
-        np.testing.assert_allclose(out[0], function.reduce(x, dtype=dtype.numpy), rtol=2e-6)
+    sizes = (2, 3, 4) if machine.is_gpu else (2, 3, 7, 16, 48, 64)
+    x = values(dtype)[:64] if not dtype.is_float else RNG.uniform(0.5, 1.5, 64).astype(np.float32)
+    b = KernelBuilder("reduce", [(dtype, False), (dtype, True)], 0)
+    for i, n in enumerate(sizes):
+        b.store(b.bindings[1], b.idx(i), b.reduce(combiner, b.load(b.bindings[0], b.idx(0), n)))
+    out = np.zeros(len(sizes), dtype.numpy)
+    machine.run(b.build(), [x, out])
+    for n, result in zip(sizes, out, strict=True):
+        expected = COMBINERS[combiner].reduce(x[:n], dtype=dtype.numpy)
+        np.testing.assert_allclose(result, expected, rtol=2e-6)
 
 
 @pytest.mark.parametrize("combiner", ["min", "max"])
 def test_reduce_propagates_nan(machine, combiner):
-    for place in range(4):
-        x = np.ones(4, np.float32)
-        x[place] = math.nan
-        b = KernelBuilder("reduce", [(F32, False), (F32, True)], 0)
-        b.store(b.bindings[1], b.idx(0), b.reduce(combiner, b.load(b.bindings[0], b.idx(0), 4)))
-        out = np.zeros(1, np.float32)
-        machine.run(b.build(), [x, out])
-        assert math.isnan(out[0])
+    x = np.ones((4, 4), np.float32)
+    np.fill_diagonal(x, math.nan)
+    b = KernelBuilder("reduce", [(F32, False), (F32, True)], 0)
+    for row in range(4):
+        b.store(b.bindings[1], b.idx(row), b.reduce(combiner, b.load(b.bindings[0], b.idx(4 * row), 4)))
+    out = np.zeros(4, np.float32)
+    machine.run(b.build(), [x, out])
+    assert np.isnan(out).all()
 
 
 @pytest.mark.parametrize(("combiner", "dtype"), REDUCTIONS, ids=str)

@@ -24,14 +24,17 @@ def gpu():
 
 
 def unpacking(dtype: DType, memory: DType, words: int, count: int, wide: DType | None = None):
-    """One invocation that unpacks all numbers of ``words`` words, ``count`` at a time."""
+    """Each invocation unpacks all numbers of ``words`` words, ``count`` at a time; the first words are
+    left out."""
     wide = wide or (DType.F32 if dtype.is_float else DType.I32)
     b = KernelBuilder("unpack", [(memory, False), (wide, True)], 0, index=DType.I32)
     held = words * 32 // dtype.bits
-    block = b.load_words(b.bindings[0], b.idx(words * 32 // memory.bits), words)
+    number, step = b.workgroup_id(0), b.idx(words * 32 // memory.bits)
+    block = b.load_words(b.bindings[0], b.add(step, b.mul(number, step)), words)
+    start = b.mul(number, b.idx(held))
     for first in range(0, held, count):
         numbers = b.unpack(block, dtype, first, count)
-        b.store(b.bindings[1], b.idx(first), b.cast(numbers, wide))
+        b.store(b.bindings[1], b.add(start, b.idx(first)), b.cast(numbers, wide))
     return b.build(), held
 
 
@@ -58,19 +61,14 @@ def test_integers_as_real_numbers(gpu, dtype, count):
     kernel, held = unpacking(dtype, DType.U8, 4, count, DType.F32)
     assert not any(getattr(node, "op", "") == "cast" for node in kernel.body.walk())
     values = 1 << dtype.bits
-    for first in range(0, values, held):
-        numbers = np.arange(first, first + held) % values
-        if dtype.bits == 8:
-            rows = [np.roll(numbers, turn) for turn in range(4)]
-            data = [row.astype(np.uint8) for row in rows]
-        else:
-            rows = [np.roll(numbers, turn) for turn in range(8)]
-            data = [(row[0::2] | row[1::2] << 4).astype(np.uint8) for row in rows]
-        for row, block in zip(rows, data, strict=True):
-            out = np.zeros(held, np.float32)
-            gpu.run(kernel, [np.concatenate([np.zeros_like(block), block]), out])
-            sign = values // 2 if dtype.is_signed else 0
-            np.testing.assert_array_equal(out, (row ^ sign) - sign)
+    lines = [np.arange(first, first + held) % values for first in range(0, values, held)]
+    rows = np.array([np.roll(line, turn) for line in lines for turn in range(32 // dtype.bits)])
+    data = rows if dtype.bits == 8 else rows[:, 0::2] | rows[:, 1::2] << 4
+    data = np.concatenate([np.zeros_like(data[:1]), data]).astype(np.uint8)
+    out = np.zeros(rows.shape, np.float32)
+    gpu.run(kernel, [data, out], grid=(len(rows), 1, 1))
+    sign = values // 2 if dtype.is_signed else 0
+    np.testing.assert_array_equal(out, (rows ^ sign) - sign)
 
 
 @pytest.mark.vulkan
@@ -130,15 +128,17 @@ def test_nibbles_on_cpus(target, lanes, signed):
     packed = np.arange(256, dtype=np.uint8)
     numbers = np.stack([packed & 15, packed >> 4], -1).reshape(-1).astype(np.int32)
     expected = np.where(numbers >= 8, numbers - 16, numbers) if signed else numbers
-    for dtype in (DType.I8 if signed else DType.U8, DType.BF16, DType.F32):
-        b = KernelBuilder("nibbles", [(DType.U8, False), (dtype, True)], 0)
-        with b.for_(0, 256, lanes) as loop:
+    dtypes = (DType.I8 if signed else DType.U8, DType.BF16, DType.F32)
+    b = KernelBuilder("nibbles", [(DType.U8, False), *((dtype, True) for dtype in dtypes)], 0)
+    with b.for_(0, 256, lanes) as loop:
+        for result, dtype in zip(b.bindings[1:], dtypes, strict=True):
             unpacked = b.nibbles(b.load(b.bindings[0], loop.index, lanes), dtype, signed=signed)
-            b.store(b.bindings[1], b.mul(loop.index, b.idx(2)), unpacked)
-        kernel = b.build()
-        verify(kernel)
-        out = np.zeros(512, dtype.numpy)
-        Machine(target).run(kernel, [packed, out])
+            b.store(result, b.mul(loop.index, b.idx(2)), unpacked)
+    kernel = b.build()
+    verify(kernel)
+    results = [np.zeros(512, dtype.numpy) for dtype in dtypes]
+    Machine(target).run(kernel, [packed, *results])
+    for out in results:
         np.testing.assert_array_equal(out.astype(np.int32), expected)
 
 

@@ -26,12 +26,14 @@ LIMITS = [
 X = Arg(0, F32)
 
 
-def kernel(dtype, zero, low, high, lanes, count):
-    b = KernelBuilder("rounds", [(F32, False), (dtype, True)], 0)
-    x, y = b.bindings
+def kernel(limits, lanes, count):
+    """Rounds every number to bytes with each of the limits: dtype, zero point, lowest and highest."""
+    b = KernelBuilder("rounds", [(F32, False), *((dtype, True) for dtype, *_ in limits)], 0)
+    x, *results = b.bindings
     with b.for_(0, count, lanes) as loop:
         data = b.load(x, loop.index, lanes)
-        b.store(y, loop.index, b.round_bytes(data, dtype, zero, low, high))
+        for y, each in zip(results, limits, strict=True):
+            b.store(y, loop.index, b.round_bytes(data, *each))
     return b.build()
 
 
@@ -46,16 +48,16 @@ def numbers():
 @pytest.mark.parametrize("lanes", [2, 4, 8, 16, 32])
 def test_numbers_become_the_nearest_bytes(target, lanes):
     x = numbers()
-    for dtype, zero, low, high in LIMITS:
-        result = np.empty(x.size, dtype.numpy)
-        Machine(target).run(kernel(dtype, zero, low, high, lanes, x.size), [x, result])
+    results = [np.empty(x.size, dtype.numpy) for dtype, *_ in LIMITS]
+    Machine(target).run(kernel(LIMITS, lanes, x.size), [x, *results])
+    for (dtype, zero, low, high), result in zip(LIMITS, results, strict=True):
         whole = np.clip(np.rint(x.astype(np.float64)) + zero, low, high)
         np.testing.assert_array_equal(result, np.where(np.isnan(x), 0, whole).astype(dtype.numpy))
 
 
 def test_unsigned_bytes_take_few_instructions():
     parsed = cpu_target.parse("cpu:znver4")
-    text = module.assembly(module.emit([kernel(U8, 7, 0, 255, 16, 64)], parsed), parsed)
+    text = module.assembly(module.emit([kernel([(U8, 7, 0, 255)], 16, 64)], parsed), parsed)
     assert "vcvtps2dq" in text
     assert "vpmovusdb" in text
     assert "vcmp" not in text

@@ -135,7 +135,7 @@ def test_an_error_in_a_thread_is_raised(monkeypatch):
         compile_graph(layers(2), CompileOptions(cache=False))
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 @given(random_graphs())
 def test_dispatches_survive_their_data_form(graph):
     for dispatch in fuse(run_passes(graph, canonical_steps())).dispatches:

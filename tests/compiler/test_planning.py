@@ -60,7 +60,7 @@ def accesses(plan):
     return rows
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(random_graphs(), st.data())
 def test_plans_order_every_read_after_its_write(graph, data):
     fused = fuse(graph)
@@ -97,7 +97,7 @@ def test_plans_order_every_read_after_its_write(graph, data):
         assert spec.value in written
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(random_graphs(), st.data())
 def test_lifetimes_cover_every_use_also_on_other_devices(graph, data):
     fused = fuse(graph)

@@ -47,6 +47,12 @@ def compiled(*targets, source=None, fallback="error"):
     return compile_graph(source or graph(), options)
 
 
+@pytest.fixture(scope="module")
+def levels():
+    """A model with a variant for each of the levels."""
+    return compiled(LEVELS)
+
+
 def cpu(target):
     """A CPU with the features of a target."""
     parsed = llvm_target.parse(target)
@@ -91,22 +97,21 @@ def test_a_device_that_is_not_there_is_no_target():
     assert resolve_targets(["cpu:0"], PlacementOptions())[0].slot.name == "cpu:0"
 
 
-def test_equal_weights_are_kept_once_and_each_variant_has_its_kernels():
-    model = compiled(LEVELS)
-    plans = model.plan.with_variants()
+def test_equal_weights_are_kept_once_and_each_variant_has_its_kernels(levels):
+    plans = levels.plan.with_variants()
     assert [p.devices[0].target for p in plans] == ["cpu:x86-64-v4", "cpu:x86-64-v3", "cpu:x86-64-v2"]
-    assert [spec.entry for spec, _ in model.weights] == ["w"]
+    assert [spec.entry for spec, _ in levels.weights] == ["w"]
     entries = [{ref.entry for d in p.devices for ref in d.executables} for p in plans]
-    assert len(set().union(*entries)) == sum(map(len, entries)) == len(model.executables)
-    assert plan_from_json(plan_to_json(model.plan)) == model.plan
+    assert len(set().union(*entries)) == sum(map(len, entries)) == len(levels.executables)
+    assert plan_from_json(plan_to_json(levels.plan)) == levels.plan
 
 
 @pytest.mark.parametrize(
     ("present", "chosen"),
     [("cpu:x86-64-v2", 2), ("cpu:x86-64-v3", 1), ("cpu:znver4", 0)],
 )
-def test_the_best_variant_the_cpu_can_run_is_chosen(monkeypatch, present, chosen):
-    plan = compiled(LEVELS).plan
+def test_the_best_variant_the_cpu_can_run_is_chosen(monkeypatch, levels, present, chosen):
+    plan = levels.plan
     only(monkeypatch, present)
     assert choose_variant(plan) is plan.with_variants()[chosen]
     refused = [bool(v.refusal) for v in check_variants(plan)]
@@ -172,8 +177,8 @@ def test_constants_packed_in_different_ways_are_different_entries():
     assert [spec.shape for spec, _ in files.weights.values()] == [narrow.shape, wide.shape, (8, 32)]
 
 
-def test_a_variant_with_other_inputs_is_refused():
-    plan = compiled(LEVELS).plan
+def test_a_variant_with_other_inputs_is_refused(levels):
+    plan = levels.plan
     data = json.loads(plan_to_json(plan))
     data["variants"][0]["inputs"][0]["name"] = "y"
     with pytest.raises(ArtifactError, match="other inputs"):

@@ -20,14 +20,14 @@ pytestmark = pytest.mark.emulation
 
 
 def encoder() -> zoo.ZooModel:
-    """A sentence encoder like MiniLM: two layers, four heads."""
+    """A sentence encoder like MiniLM: one layer, four heads."""
     from transformers import BertConfig, BertModel
 
     torch.manual_seed(0)
     config = BertConfig(
         vocab_size=200,
         hidden_size=96,
-        num_hidden_layers=2,
+        num_hidden_layers=1,
         num_attention_heads=4,
         intermediate_size=160,
         max_position_embeddings=64,
@@ -40,8 +40,8 @@ def encoder() -> zoo.ZooModel:
 
 
 def images() -> zoo.ZooModel:
-    """MobileNetV2 at a third of its width, 32 x 32."""
-    return zoo.mobilenet(size=32, width=0.35)
+    """MobileNetV2 at a third of its width with one block of each kind, 32 x 32."""
+    return zoo.mobilenet(size=32, width=0.35, repeated=False)
 
 
 def decoder() -> zoo.ZooModel:
@@ -53,7 +53,7 @@ def decoder() -> zoo.ZooModel:
         vocab_size=300,
         hidden_size=64,
         intermediate_size=96,
-        num_hidden_layers=2,
+        num_hidden_layers=1,
         num_attention_heads=4,
         num_key_value_heads=2,
         head_dim=16,

@@ -82,7 +82,20 @@ PINS = {
 """The devices of the products."""
 
 
-@pytest.mark.parametrize("pins", sorted(PINS))
+ONCE = {("unified", "in turn"), ("unified", "one device"), ("discrete, overlapped copies", "one device"),
+        ("discrete, overlapped copies", "in turn"), *(("discrete", pins) for pins in PINS)}  # fmt: skip
+"""What runs by default: every kind of device, and every placement where something is copied."""
+
+
+@pytest.mark.parametrize(
+    ("vulkan", "pins"),
+    [
+        pytest.param(kind, pins, marks=[] if (kind, pins) in ONCE else pytest.mark.slow)
+        for kind in ("unified", "discrete", "discrete, overlapped copies")
+        for pins in sorted(PINS)
+    ],
+    indirect=["vulkan"],
+)
 def test_only_what_the_plan_says_is_copied(vulkan: VulkanDevice, pins: str) -> None:
     graph = network()
     chosen = tuple((f"product {n}", DEVICES[which]) for n, which in enumerate(PINS[pins]))

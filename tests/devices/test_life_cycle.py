@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import multiprocessing
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -36,12 +38,24 @@ START = """
 """
 
 
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory) -> Callable[[str], Path]:
+    """Where the model for a device is saved."""
+    folder = tmp_path_factory.mktemp("models")
+
+    @functools.cache
+    def save(device: str) -> Path:
+        with compiled(product(), device) as model:
+            model.save(folder / f"{device}.mansard")
+        return folder / f"{device}.mansard"
+
+    return save
+
+
 @pytest.fixture(params=DEVICES)
-def path(request, tmp_path) -> Path:
+def path(request, saved) -> Path:
     """A saved model for one device."""
-    with compiled(product(), request.param) as model:
-        model.save(tmp_path / f"{request.param}.mansard")
-    return tmp_path / f"{request.param}.mansard"
+    return saved(request.param)
 
 
 def output(path: Path, code: str) -> str:
@@ -57,19 +71,41 @@ def output(path: Path, code: str) -> str:
     return run.stdout
 
 
+LATE = [
+    "late.append(lambda: say(lambda: model(x).sum()))",
+    "late.append(lambda: say(lambda: mansard.load(path)(x).sum()))",
+    "late.append(lambda: say(lambda: asyncio.run(model.run_async(x)).sum()))",
+    "late.append(lambda: say(lambda: model.run_in_batches(x, size=1).sum()))",
+]
+
+
+# Every kind of call and every device; the other pairs of them repeat a kind on the other device.
 @pytest.mark.parametrize(
-    "code",
+    ("path", "code"),
     [
-        "late.append(lambda: say(lambda: model(x).sum()))",
-        "late.append(lambda: say(lambda: mansard.load(path)(x).sum()))",
-        "late.append(lambda: say(lambda: asyncio.run(model.run_async(x)).sum()))",
-        "late.append(lambda: say(lambda: model.run_in_batches(x, size=1).sum()))",
+        pytest.param("cpu", LATE[0]),
+        pytest.param("cpu", LATE[1], marks=pytest.mark.slow),
+        pytest.param("cpu", LATE[2], marks=pytest.mark.slow),
+        pytest.param("cpu", LATE[3]),
+        pytest.param("vulkan", LATE[0], marks=[pytest.mark.vulkan, pytest.mark.slow]),
+        pytest.param("vulkan", LATE[1], marks=pytest.mark.vulkan),
+        pytest.param("vulkan", LATE[2], marks=pytest.mark.vulkan),
+        pytest.param("vulkan", LATE[3], marks=[pytest.mark.vulkan, pytest.mark.slow]),
     ],
+    indirect=["path"],
 )
 def test_a_call_by_the_last_exit_handler_is_answered(path, code):
     assert float(output(path, code)) == pytest.approx(Y.sum(), abs=0.1)
 
 
+# With a device that has threads and memory of its own; the CPU's end is that of the exit handlers above.
+ON_VULKAN = [
+    pytest.param("cpu", marks=pytest.mark.slow),
+    pytest.param("vulkan", marks=pytest.mark.vulkan),
+]
+
+
+@pytest.mark.parametrize("path", ON_VULKAN, indirect=True)
 def test_a_call_by_a_destructor_in_the_interpreter_that_ends_is_refused(path):
     code = """
         class Last:
@@ -83,6 +119,7 @@ def test_a_call_by_a_destructor_in_the_interpreter_that_ends_is_refused(path):
     assert "the interpreter is shutting down" in output(path, code)
 
 
+@pytest.mark.parametrize("path", ON_VULKAN, indirect=True)
 def test_daemon_threads_that_call_do_not_delay_the_end(path):
     code = """
         import threading, time
@@ -103,8 +140,8 @@ def test_loading_and_closing_leaves_nothing_behind(path):
         gc.collect()
         return resident()
 
-    before = load(60)
-    assert load(240) - before < 24 << 20, "a load and close leaves memory behind"
+    before = load(30)
+    assert load(120) - before < 12 << 20, "a load and close leaves memory behind"
 
 
 def answer(path: str) -> float:
@@ -113,7 +150,17 @@ def answer(path: str) -> float:
         return float(model(X).sum())
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+# Either way of starting and either device; neither depends on the other.
+@pytest.mark.parametrize(
+    ("path", "method"),
+    [
+        pytest.param("cpu", "spawn", marks=pytest.mark.slow),
+        pytest.param("vulkan", "spawn", marks=pytest.mark.vulkan),
+        pytest.param("cpu", "forkserver"),
+        pytest.param("vulkan", "forkserver", marks=[pytest.mark.vulkan, pytest.mark.slow]),
+    ],
+    indirect=["path"],
+)
 def test_a_process_of_its_own_may_load_what_the_parent_uses(path, method):
     with mansard.load(path) as model, multiprocessing.get_context(method).Pool(1) as pool:
         model(X)

@@ -7,7 +7,7 @@ import os
 import pytest
 from support.stress.program import run_program
 
-SECONDS = os.environ.get("MANSARD_SIGNAL_SECONDS", "4")
+SECONDS = os.environ.get("MANSARD_SIGNAL_SECONDS", "2")
 DEVICES = ["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -78,22 +79,34 @@ def out_of_tree(folder: Path, suffix: str = ".toy", value: str = "toy_frontend:F
     return folder
 
 
-def answer(folder: Path, expression: str) -> str:
-    """What an expression gives in a process that has the folder's packages installed."""
+def answers(folder: Path, *expressions: str) -> list[str]:
+    """What expressions give in one process that has the folder's packages installed."""
     program = (
         f"import sys; sys.path.append({str(folder)!r})\n"
         "from mansard.errors import MansardError\n"
         "from mansard.frontends import frontends, import_model\n"
-        f"try:\n    print({expression})\nexcept MansardError as error:\n    print(error)\n"
     )
-    return subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
+    for expression in expressions:
+        program += f"try:\n    print({expression})\nexcept MansardError as error:\n    print(error)\n"
+        program += f"print({END!r})\n"
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    *texts, rest = done.stdout.split(END)
+    assert (len(texts), rest.strip()) == (len(expressions), "")
+    return texts
+
+
+END = "// end of an answer"
 
 
 def test_a_frontend_of_another_package_is_found(tmp_path: Path) -> None:
-    folder = out_of_tree(tmp_path)
-    assert "reshape %x" in answer(folder, "import_model('model.toy', size=3)")
-    assert "linalg" in answer(folder, "list(frontends())") and "toy" in answer(folder, "list(frontends())")
-    listed = answer(folder, "import_model('model.other')")
+    imported, names, listed = answers(
+        out_of_tree(tmp_path),
+        "import_model('model.toy', size=3)",
+        "list(frontends())",
+        "import_model('model.other')",
+    )
+    assert "reshape %x" in imported
+    assert "linalg" in names and "toy" in names
     assert "no frontend reads 'model.other'" in listed and "toy models (a .toy file) by toy" in listed
 
 
@@ -101,33 +114,36 @@ def test_the_command_line_reads_files_of_another_frontend(tmp_path: Path) -> Non
     folder = out_of_tree(tmp_path)
     (tmp_path / "model.toy").write_text("")
 
-    def compiled(file: str) -> subprocess.CompletedProcess[str]:
-        program = (
-            f"import sys; sys.path.append({str(folder)!r})\n"
-            "from mansard.cli.main import app\n"
-            f"app(['compile', {str(tmp_path / file)!r}, '--device', 'cpu', '--stop-after', 'fuse'])\n"
-        )
-        return subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True)
-
-    assert compiled("model.toy").stdout.startswith("dispatch ")
-    refused = " ".join(compiled("model.other").stderr.replace("│", " ").split())
+    program = f"import sys; sys.path.append({str(folder)!r})\nfrom mansard.cli.main import app\n"
+    for file in ("model.toy", "model.other"):
+        command = ["compile", str(tmp_path / file), "--device", "cpu", "--stop-after", "fuse"]
+        program += f"try:\n    app({command!r})\nexcept SystemExit as end:\n    print('exit', end.code)\n"
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert done.stdout.startswith("dispatch ")
+    assert re.findall(r"^exit (\d+)$", done.stdout, re.MULTILINE)[0] == "0"
+    assert len(re.findall(r"^exit [1-9]$", done.stdout, re.MULTILINE)) == 1
+    refused = " ".join(done.stderr.replace("│", " ").split())
     assert ".pt2, .onnx, .tflite, .jax, .mlir, .mlirbc, .mir, FILE.py:FUNCTION, " in refused
     assert "decoder language models (Hugging Face folder, .gguf file)" in refused
     assert "toy models (a .toy file)" in refused
 
 
 def test_a_package_that_a_frontend_lacks_is_named_with_its_remedy(tmp_path: Path) -> None:
-    text = answer(out_of_tree(tmp_path), "import_model('model.toy', size=9)")
+    (text,) = answers(out_of_tree(tmp_path), "import_model('model.toy', size=9)")
     assert "frontend 'toy' needs a package that is not installed (toy_framework)" in text
     assert "pip install 'mansard-toy[all]'" in text
 
 
 def test_two_frontends_for_one_model_are_an_error_that_a_name_settles(tmp_path: Path) -> None:
-    folder = out_of_tree(tmp_path, suffix=".mlir")
-    text = answer(folder, "import_model('model.mlir')")
-    assert "frontends linalg and toy both read 'model.mlir'" in text and "frontend='linalg'" in text
-    assert "reshape %x" in answer(folder, "import_model('model.mlir', frontend='toy')")
-    assert "no frontend 'keras'" in answer(folder, "import_model('model.mlir', frontend='keras')")
+    both, named, unknown = answers(
+        out_of_tree(tmp_path, suffix=".mlir"),
+        "import_model('model.mlir')",
+        "import_model('model.mlir', frontend='toy')",
+        "import_model('model.mlir', frontend='keras')",
+    )
+    assert "frontends linalg and toy both read 'model.mlir'" in both and "frontend='linalg'" in both
+    assert "reshape %x" in named
+    assert "no frontend 'keras'" in unknown
 
 
 @pytest.mark.parametrize(
@@ -142,5 +158,6 @@ def test_a_broken_plug_in_leaves_the_others_usable_and_is_reported(
     tmp_path: Path, value: str, reason: str
 ) -> None:
     folder = out_of_tree(tmp_path, value=value)
-    assert "%arg0" in answer(folder, f"import_model({IDENTITY!r})")
-    assert reason in answer(folder, "import_model('model.toy')")
+    other, broken = answers(folder, f"import_model({IDENTITY!r})", "import_model('model.toy')")
+    assert "%arg0" in other
+    assert reason in broken

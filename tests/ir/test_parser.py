@@ -51,7 +51,7 @@ def same_after_parsing(graph: Graph) -> Graph:
     return parsed
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(random_graphs())
 def test_random_graphs(graph):
     same_after_parsing(graph)
@@ -155,7 +155,7 @@ class _Bodies:
         return self.b.build(self.values[:2], ["first", "a second one"])
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_bodies_of_every_kind(data):
     same_after_parsing(_Bodies(data.draw).build())

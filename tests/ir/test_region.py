@@ -32,7 +32,7 @@ def inputs_of(graph):
     return [rng.uniform(0.1, 1, v.type.shape).astype(v.type.dtype.numpy) for v in graph.inputs]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(graphs_with_a_region())
 def test_a_part_of_a_graph_computes_what_the_graph_does(case):
     graph, ops = case
@@ -47,7 +47,7 @@ def test_a_part_of_a_graph_computes_what_the_graph_does(case):
         np.testing.assert_array_equal(result, right)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(graphs_with_a_region())
 def test_a_dispatch_lies_in_a_region_as_a_whole_or_not_at_all(case):
     graph, ops = case

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from support.graph_runner import compare, compiled, outputs
 from support.graphs import attention, spelled_out_attention, values
+from support.kernels.pairs import pairs
 
 from mansard import dims
 from mansard.dims import Dim
@@ -45,8 +46,10 @@ def test_grouped_heads(heads, keys, rows):
     check(graph, values(graph))
 
 
-@pytest.mark.parametrize("dtype", [F32, DType.BOOL])
-@pytest.mark.parametrize("shape", [(1, 1, 1, 60), (2, 1, 50, 60), (2, 2, 50, 60), (50, 60), (1, 2, 50, 1)])
+@pairs(
+    *("shape", [(1, 1, 1, 60), (2, 1, 50, 60), (2, 2, 50, 60), (50, 60), (1, 2, 50, 1)]),
+    *("dtype", [F32, DType.BOOL]),
+)
 def test_masks(shape, dtype):
     graph = attention(2, 2, (2, 50, 60, 32, 16), mask=(shape, dtype))
     check(graph, values(graph))
@@ -131,8 +134,10 @@ def test_guarded_rows_with_a_nan_give_zeros(rows, length):
             compare(outputs(model, inputs), expected)
 
 
-@pytest.mark.parametrize("dtype", [F32, DType.BF16])
-@pytest.mark.parametrize(("rows", "parts"), [(1, (128, 1)), (3, (5, 20, 9)), (40, (150, 40))])
+@pairs(
+    *("rows, parts", [(1, (128, 1)), (3, (5, 20, 9)), (40, (150, 40))]),
+    *("dtype", [F32, DType.BF16]),
+)
 def test_keys_and_values_are_read_where_their_parts_lie(rows, parts, dtype):
     b = GraphBuilder()
     q = b.input("q", (1, 4, rows, 32), dtype)

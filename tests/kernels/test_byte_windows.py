@@ -5,6 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 from support.graph_runner import run
+from support.kernels.pairs import pairs
 from support.quantised.windows import CHANNELS, DENSE, PICTURES, window_graph
 
 from mansard.codegen.loop_nest import Nest
@@ -36,16 +37,14 @@ def agrees(window, target):
     np.testing.assert_array_equal(run(graph, inputs, target)[0], interpret(graph, inputs)[0])
 
 
-@pytest.mark.parametrize("target", ["cpu", "cpu:x86-64-v3"])
-@pytest.mark.parametrize("name", DENSE)
+@pairs("name", [*DENSE], "target", ["cpu", "cpu:x86-64-v3"])
 def test_windows_of_all_channels_are_dot_products(name, target):
     graph, _ = window_graph(DENSE[name])
     assert [schedule for schedule, _ in schedules(graph)] == [window_dot.schedule]
     agrees(DENSE[name], target)
 
 
-@pytest.mark.parametrize("target", ["cpu", "cpu:x86-64-v3"])
-@pytest.mark.parametrize("name", PICTURES)
+@pairs("name", [*PICTURES], "target", ["cpu", "cpu:x86-64-v3"])
 def test_padding_that_is_no_zero_is_stored_once(name, target):
     graph, _ = window_graph(PICTURES[name])
     (padding, _), (product, nest) = schedules(graph)
@@ -54,8 +53,7 @@ def test_padding_that_is_no_zero_is_stored_once(name, target):
     agrees(PICTURES[name], target)
 
 
-@pytest.mark.parametrize("target", ["cpu", "cpu:x86-64-v3"])
-@pytest.mark.parametrize("name", CHANNELS)
+@pairs("name", [*CHANNELS], "target", ["cpu", "cpu:x86-64-v3"])
 def test_windows_of_single_channels(name, target):
     graph, _ = window_graph(CHANNELS[name])
     assert len(schedules(graph)) == 1

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from support.graph_runner import check
 from support.graphs import F32
+from support.kernels.pairs import pairs
 
 from mansard.codegen.loop_nest import Nest
 from mansard.codegen.schedules.common.contraction import analyse
@@ -40,8 +41,7 @@ def graph(rows, dtype, parts=1):
     return b.build([y]), inputs
 
 
-@pytest.mark.parametrize("dtype", [F32, DType.BF16])
-@pytest.mark.parametrize(("rows", "parts"), [(1, 1), (1, 3), (4, 1), (6, 1)])
+@pairs("rows, parts", [(1, 1), (1, 3), (4, 1), (6, 1)], "dtype", [F32, DType.BF16])
 def test_matrices_of_a_stack(rows, parts, dtype, device):
     check(*graph(rows, dtype, parts), device)
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from support.graph_runner import check, compare, compiled, outputs
 from support.graphs import A0, A1, F32, binary, maps, matmul, op, unary
+from support.kernels.pairs import pairs
 
 from mansard import dims
 from mansard.codegen.schedules.cpu import gemm
@@ -49,9 +50,8 @@ def linear(m, k, n, epilogue="bias", *, transposed=False):
     return b.build([y]), inputs
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize(
-    ("m", "k", "n", "epilogue"),
+@pairs(
+    "m, k, n, epilogue",
     [
         (49, 16, 40, "relu6"),
         (13, 33, 100, "erf"),
@@ -63,6 +63,7 @@ def linear(m, k, n, epilogue="bias", *, transposed=False):
         (1, 20, 24, "bias"),
         (20, 300, 48, "relu6"),
     ],
+    *("target", TARGETS),
 )
 def test_products_of_ragged_shapes(target, m, k, n, epilogue):
     graph, inputs = linear(m, k, n, epilogue)
@@ -172,8 +173,7 @@ def test_a_weight_with_two_readers_stays_dense():
     compare(outputs(_model(compiled), inputs), interpret(graph, inputs))
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize(("m", "k", "n"), [(50, 40, 100), (64, 33, 16), (33, 7, 23), (300, 64, 48)])
+@pairs("m, k, n", [(50, 40, 100), (64, 33, 16), (33, 7, 23), (300, 64, 48)], "target", TARGETS)
 def test_products_of_two_computed_operands(target, m, k, n):
     b = GraphBuilder()
     x, w = b.input("x", (m, k), F32), b.input("w", (k, n), F32)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from support.graph_runner import check, compare, compiled, outputs
 from support.graphs import A0, A1, F32, binary, maps, matmul, op
+from support.kernels.pairs import pairs
 
 from mansard import dims
 from mansard.codegen.kernel import KernelBuilder
@@ -60,8 +61,10 @@ def linear(m, n, k, transposed=False):
 
 @pytest.mark.vulkan
 @pytest.mark.parametrize("target", [BASELINE, AT_HAND])
-@pytest.mark.parametrize("transposed", [False, True])
-@pytest.mark.parametrize("shape", [(64, 64, 64), (130, 50, 17), (33, 101, 40), (5, 7, 9), (49, 36, 200)])
+@pairs(
+    *("shape", [(64, 64, 64), (130, 50, 17), (33, 101, 40), (5, 7, 9), (49, 36, 200)]),
+    *("transposed", [False, True]),
+)
 def test_matmul_with_epilogue(device, shape, transposed, target):
     graph, inputs = linear(*shape, transposed)
     assert tiled.applies(nest_of(graph), BACKEND.parse_target(BASELINE))
@@ -69,8 +72,10 @@ def test_matmul_with_epilogue(device, shape, transposed, target):
 
 
 @pytest.mark.vulkan
-@pytest.mark.parametrize("sizes", [(64, 64, 8, 8), (32, 64, 4, 8), (64, 32, 8, 4), (16, 32, 4, 4)])
-@pytest.mark.parametrize(("depth", "split"), [(8, 1), (16, 2), (8, 4)])
+@pairs(
+    *("depth, split", [(8, 1), (16, 2), (8, 4)]),
+    *("sizes", [(64, 64, 8, 8), (32, 64, 4, 8), (64, 32, 8, 4), (16, 32, 4, 4)]),
+)
 def test_every_kind_of_tile(device, monkeypatch, sizes, depth, split):
     tile = GemmTile(*sizes[:2], depth, *sizes[2:], split)
     monkeypatch.setattr(tiled, "tiles", lambda nest, product, target: [tile])

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from support.graph_runner import check, compare, compiled, outputs
 from support.graphs import A0, A1, F32, binary, layer_norm, maps, op, softmax, unary
+from support.kernels.pairs import pairs
 from support.kernels.runner import Machine
 
 from mansard import dims
@@ -25,14 +26,24 @@ pytestmark = pytest.mark.vulkan
 RNG = np.random.default_rng(11)
 
 
-@pytest.fixture(params=["vulkan", "vulkan:1.3"])
-def device(request):
-    """The device with all it has, and as one that only has what is required."""
+def _usable(target):
     from mansard.hal import registry
 
     if not any(i.driver == "vulkan" and i.supported for i in registry.devices()):
         pytest.skip("no Vulkan 1.3 device")
-    return request.param
+    return target
+
+
+@pytest.fixture(params=["vulkan", "vulkan:1.3"])
+def device(request):
+    """The device with all it has, and as one that only has what is required."""
+    return _usable(request.param)
+
+
+@pytest.fixture(params=["vulkan", pytest.param("vulkan:1.3", marks=pytest.mark.slow)])
+def either(request):
+    """The same for schedules that use nothing beyond what is required: one of them runs by default."""
+    return _usable(request.param)
 
 
 def random(*shape, dtype=np.float32):
@@ -88,8 +99,7 @@ def test_rows_of_unknown_number_and_length(device):
             compare(outputs(model, inputs), interpret(graph, inputs))
 
 
-@pytest.mark.parametrize("combiner", ["add", "min", "max", "argmin", "argmax"])
-@pytest.mark.parametrize("length", [40, 128, 2050, 70000])
+@pairs("length", [40, 128, 2050, 70000], "combiner", ["add", "min", "max", "argmin", "argmax"])
 def test_reductions_with_ties_and_nan(device, combiner, length):
     data = np.round(random(6, length) * 3)
     if combiner != "add":
@@ -99,8 +109,10 @@ def test_reductions_with_ties_and_nan(device, combiner, length):
     check(reduction((6, length), combiner), [data], device)
 
 
-@pytest.mark.parametrize("combiner", ["add", "max", "argmax"])
-@pytest.mark.parametrize("dtype", [DType.I64, DType.I32, DType.U8, DType.I8, DType.F16])
+@pairs(
+    *("dtype", [DType.I64, DType.I32, DType.U8, DType.I8, DType.F16]),
+    *("combiner", ["add", "max", "argmax"]),
+)
 def test_reductions_of_other_types(device, combiner, dtype):
     data = RNG.integers(-60, 60, (3, 200))
     if dtype in (DType.F16, DType.U8):
@@ -125,8 +137,10 @@ def test_all_and_any_of_bools(device):
 
 
 # Rows that lie across memory ------------------------------------------------------------------------
-@pytest.mark.parametrize("combiner", ["add", "max", "argmax"])
-@pytest.mark.parametrize(("pixels", "channels"), [(49, 1280), (49, 6), (200, 33), (9, 130), (1000, 4)])
+@pairs(
+    *("pixels, channels", [(49, 1280), (49, 6), (200, 33), (9, 130), (1000, 4)]),
+    *("combiner", ["add", "max", "argmax"]),
+)
 def test_reductions_over_pixels_of_channels_last_images(device, combiner, pixels, channels):
     b = GraphBuilder()
     x = b.input("x", (2, pixels, channels), F32)
@@ -167,7 +181,7 @@ def window_maps(size, stride, dilation, pad, *, last):
     ("channels", "size", "stride", "dilation", "pad"),
     [(8, 13, 1, 1, 1), (12, 14, 2, 1, 1), (6, 9, 1, 2, 2), (5, 7, 1, 1, 0), (4, 3, 1, 1, 1)],
 )
-def test_depthwise_convolutions(device, last, channels, size, stride, dilation, pad):
+def test_depthwise_convolutions(either, last, channels, size, stride, dilation, pad):
     where, out = window_maps(size, stride, dilation, pad, last=last)
     b = GraphBuilder()
     x = b.input("x", (size, size, channels) if last else (channels, size, size), F32)
@@ -187,12 +201,12 @@ def test_depthwise_convolutions(device, last, channels, size, stride, dilation, 
     y = b.generic([y], [IndexMap.identity(3)], shape, op("max", A0, Const(0.0, F32)))
     graph = b.build([y])
     assert depthwise.schedule in chosen(graph)
-    check(graph, [random(*x.type.shape), random(channels)], device)
+    check(graph, [random(*x.type.shape), random(channels)], either)
 
 
 @pytest.mark.parametrize("last", [True, False])
 @pytest.mark.parametrize("combiner", ["max", "add"])
-def test_pooling(device, last, combiner):
+def test_pooling(either, last, combiner):
     where, out = window_maps(15, 2, 1, 1, last=last)
     b = GraphBuilder()
     x = b.input("x", (15, 15, 6) if last else (6, 15, 15), F32)
@@ -202,7 +216,7 @@ def test_pooling(device, last, combiner):
     data = random(*x.type.shape)
     if combiner == "max":
         data[3, 4, 2] = np.nan
-    check(b.build([y]), [data], device)
+    check(b.build([y]), [data], either)
 
 
 def run_all(graph, schedule, inputs, count):
@@ -241,15 +255,17 @@ def test_all_parameters_of_maps_give_the_same_results(shape):
 
 
 # Elementwise ----------------------------------------------------------------------------------------
-@pytest.mark.parametrize("shape", [(1,), (7,), (64, 64), (3, 40001), (513, 260), (100, 1000, 3)])
-@pytest.mark.parametrize("dtype", [F32, DType.F16, DType.I64])
-def test_wide_maps(device, shape, dtype):
+@pairs(
+    *("dtype", [F32, DType.F16, DType.I64]),
+    *("shape", [(1,), (7,), (64, 64), (3, 40001), (513, 260), (100, 1000, 3)]),
+)
+def test_wide_maps(either, shape, dtype):
     b = GraphBuilder()
     x, y = b.input("x", shape, dtype), b.input("y", shape[-1:], dtype)
     a, c = Arg(0, dtype), Arg(1, dtype)
     z = b.generic([x, y], [IndexMap.identity(len(shape)), maps(len(shape) - 1)], shape, op("add", a, c))
     values = [RNG.integers(-99, 99, s).astype(dtype.numpy) for s in (shape, shape[-1:])]
-    check(b.build([z]), values, device)
+    check(b.build([z]), values, either)
 
 
 def test_wide_maps_of_unknown_size(device):
@@ -263,7 +279,7 @@ def test_wide_maps_of_unknown_size(device):
 
 
 @pytest.mark.parametrize("rows_", [7, 900])
-def test_halves_of_rows_that_change_places(device, rows_):
+def test_halves_of_rows_that_change_places(either, rows_):
     half = 32
     below = Apply("lt", (Index(1), Const(half, DType.I64)), DType.BOOL)
     b = GraphBuilder()
@@ -271,12 +287,14 @@ def test_halves_of_rows_that_change_places(device, rows_):
     upper = op("neg", Gather(0, (Index(0), op("add", Index(1), Const(half, DType.I64))), F32))
     lower = Gather(0, (Index(0), op("add", Index(1), Const(-half, DType.I64))), F32)
     y = b.generic([x], [None], (rows_, 2 * half), Apply("select", (below, upper, lower), F32))
-    check(b.build([y]), [random(rows_, 2 * half)], device)
+    check(b.build([y]), [random(rows_, 2 * half)], either)
 
 
-@pytest.mark.parametrize("shape", [(64, 128), (33, 31), (3, 40, 50), (70, 66), (100, 7)])
-@pytest.mark.parametrize("dtype", [F32, DType.BOOL, DType.F16, DType.I64])
-def test_transposes(device, shape, dtype):
+@pairs(
+    *("dtype", [F32, DType.BOOL, DType.F16, DType.I64]),
+    *("shape", [(64, 128), (33, 31), (3, 40, 50), (70, 66), (100, 7)]),
+)
+def test_transposes(either, shape, dtype):
     b = GraphBuilder()
     x = b.input("x", shape, dtype)
     order = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
@@ -288,25 +306,25 @@ def test_transposes(device, shape, dtype):
     check(
         graph,
         [(RNG.integers(0, 2, shape) if dtype is DType.BOOL else random(*shape)).astype(dtype.numpy)],
-        device,
+        either,
     )
 
 
-def test_a_sum_with_a_transposed_operand(device):
+def test_a_sum_with_a_transposed_operand(either):
     b = GraphBuilder()
     x, y = b.input("x", (50, 70), F32), b.input("y", (70, 50), F32)
     z = b.generic([x, y], [maps(0, 1), maps(1, 0)], (50, 70), op("add", A0, A1))
     graph = b.build([z, binary(b, "mul", x, x)])
-    check(graph, [random(50, 70), random(70, 50)], device)
+    check(graph, [random(50, 70), random(70, 50)], either)
 
 
 @pytest.mark.parametrize("width", [3, 48, 200])
-def test_rows_gathered_by_number(device, width):
+def test_rows_gathered_by_number(either, width):
     b = GraphBuilder()
     i, t = b.input("i", (40,), DType.I64), b.input("t", (30, width), F32)
     y = b.generic([i, t], [maps(0), None], (40, width), Gather(1, (Arg(0, DType.I64), Index(1)), F32))
     numbers = RNG.integers(-2, 33, 40)  # clamped into the table
-    check(b.build([y]), [numbers, random(30, width)], device)
+    check(b.build([y]), [numbers, random(30, width)], either)
 
 
 # Lines: sorting, top-k, running sums, scatters ------------------------------------------------------
@@ -319,9 +337,8 @@ def test_lines_in_order_next_to_others(device, dtype):
     check(graph, [data], device)
 
 
-@pytest.mark.parametrize("descending", [False, True])
-@pytest.mark.parametrize(
-    ("shape", "axis", "dtype"),
+@pairs(
+    "shape, axis, dtype",
     [
         ((5, 1), 1, F32),
         ((3, 7), 1, DType.I64),
@@ -333,6 +350,7 @@ def test_lines_in_order_next_to_others(device, dtype):
         ((2, 5000), 1, F32),
         ((1, 2100), 1, DType.I32),
     ],
+    *("descending", [False, True]),
 )
 def test_sorting_is_stable(device, shape, axis, descending, dtype):
     b = GraphBuilder()
@@ -372,10 +390,10 @@ def test_sorting_lines_of_unknown_length(device):
             compare(outputs(model, inputs), interpret(graph, inputs))
 
 
-@pytest.mark.parametrize(
-    ("combiner", "inclusive"), [("add", True), ("add", False), ("max", False), ("min", True), ("mul", True)]
+@pairs(
+    *("shape, axis", [((2, 100), 1), ((3, 5000), 1), ((1, 20001), 1), ((4, 90, 3), 1)]),
+    *("combiner, inclusive", [("add", True), ("add", False), ("max", False), ("min", True), ("mul", True)]),
 )
-@pytest.mark.parametrize(("shape", "axis"), [((2, 100), 1), ((3, 5000), 1), ((1, 20001), 1), ((4, 90, 3), 1)])
 def test_running_values(device, shape, axis, combiner, inclusive):
     b = GraphBuilder()
     graph = b.build([b.scan(b.input("x", shape, F32), axis, combiner, inclusive)])
@@ -392,8 +410,7 @@ def test_running_sums_of_other_types(device, dtype):
     check(graph, [RNG.integers(0, 3, (2, 700)).astype(dtype.numpy)], device, rtol=1e-2)
 
 
-@pytest.mark.parametrize("combiner", [None, "add", "max"])
-@pytest.mark.parametrize("width", [1, 5, 64, 300])
+@pairs("width", [1, 5, 64, 300], "combiner", [None, "add", "max"])
 def test_scatters_apply_rows_in_order(device, combiner, width):
     b = GraphBuilder()
     t, i = b.input("t", (20, width), F32), b.input("i", (70, 1), DType.I64)
@@ -414,8 +431,7 @@ def test_few_updates_of_short_rows_are_searched_by_every_element(device, combine
         compare(outputs(model, inputs), interpret(graph, inputs))
 
 
-@pytest.mark.parametrize("combiner", [None, "add"])
-@pytest.mark.parametrize(("width", "unique"), [(32, False), (32, True), (2, False), (2, True)])
+@pairs("width, unique", [(32, False), (32, True), (2, True), (2, False)], "combiner", [None, "add"])
 def test_scatters_into_states_in_place(device, combiner, width, unique):
     b = GraphBuilder()
     s = b.state("s", (16, width), F32)

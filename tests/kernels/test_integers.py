@@ -18,6 +18,17 @@ from mansard.ir.scalar_ops import Domain, scalar_ops
 INTEGERS = (
     DType.U8, DType.U16, DType.U32, DType.U64, DType.I8, DType.I16, DType.I32, DType.I64,
 )  # fmt: skip
+# Of each signedness and width class one runs by default; `test_every_scalar_op` has every type.
+SOME = [
+    pytest.param(d, marks=[] if d in (DType.U16, DType.U32, DType.I8, DType.I64) else pytest.mark.slow)
+    for d in INTEGERS
+]
+
+
+def on(device, dtype, default):
+    """A type on a device, by default or as a slow variant."""
+    marks = [pytest.mark.vulkan] if device == "vulkan" else []
+    return pytest.param(device, dtype, marks=marks if default else [*marks, pytest.mark.slow])
 
 
 def extremes(dtype):
@@ -38,7 +49,16 @@ def agree(graph, inputs, device):
         np.testing.assert_array_equal(result, expected, err_msg=f"{value.name} on {device}")
 
 
-@pytest.mark.parametrize("dtype", INTEGERS)
+# By default each type is on one of the devices.
+@pytest.mark.parametrize(
+    ("device", "dtype"),
+    [
+        on(where, d, (where == "cpu") == (n % 2 == 0))
+        for where in ("cpu", "vulkan")
+        for n, d in enumerate(INTEGERS)
+    ],
+    indirect=["device"],
+)
 def test_every_scalar_op(device, dtype):
     """Division by zero, quotients that overflow, and shifts by any amount included."""
     b = GraphBuilder()
@@ -61,13 +81,15 @@ def test_every_scalar_op(device, dtype):
     agree(b.build(results), [data[:, None].copy(), data[None, :].copy()], device)
 
 
+LITERALS = {"cpu": (DType.I64,), "vulkan": (DType.U32, DType.I8)}
+"""The types whose literals are tested by default, with 200 kernels each: one of each signedness and width
+class. What is made of a literal is the same on every device, before code is emitted."""
+
+
 @pytest.mark.parametrize(
-    "dtype",
-    # Of each signedness and width class one runs by default; `test_every_scalar_op` has every type.
-    [
-        pytest.param(d, marks=[] if d in (DType.U32, DType.I8, DType.I32, DType.I64) else pytest.mark.slow)
-        for d in INTEGERS
-    ],
+    ("device", "dtype"),
+    [on(where, d, d in LITERALS[where]) for where in LITERALS for d in INTEGERS],
+    indirect=["device"],
 )
 def test_operands_that_are_literals(device, dtype):
     """Kernels treat a divisor, an amount or an exponent that they know in its own way."""
@@ -86,7 +108,7 @@ def test_operands_that_are_literals(device, dtype):
     agree(b.build(results), [extremes(dtype)], device)
 
 
-@pytest.mark.parametrize("dtype", [*INTEGERS, DType.BOOL])
+@pytest.mark.parametrize("dtype", [*SOME, DType.BOOL])
 def test_conversions_to_every_integer(device, dtype):
     b = GraphBuilder()
     data = np.array([False, True, True]) if dtype is DType.BOOL else extremes(dtype)
@@ -99,7 +121,7 @@ def test_conversions_to_every_integer(device, dtype):
     agree(b.build(results), [data], device)
 
 
-@pytest.mark.parametrize("dtype", INTEGERS)
+@pytest.mark.parametrize("dtype", SOME)
 def test_reductions_and_scans_wrap(device, dtype):
     b = GraphBuilder()
     data = np.stack([extremes(dtype), np.roll(extremes(dtype), 5)])
@@ -115,7 +137,7 @@ def test_reductions_and_scans_wrap(device, dtype):
 
 
 @pytest.mark.parametrize("length", [30, 3000])
-@pytest.mark.parametrize("dtype", [*INTEGERS, DType.BOOL])
+@pytest.mark.parametrize("dtype", [*SOME, DType.BOOL])
 def test_sorts_of_extremes_and_equal_values(device, dtype, length):
     b = GraphBuilder()
     pool = np.array([False, True]) if dtype is DType.BOOL else extremes(dtype)
@@ -138,8 +160,15 @@ def test_sorts_of_nan_infinities_and_zeros(device, dtype):
 
 
 # Nothing to combine -----------------------------------------------------------------------------
-@pytest.mark.parametrize("dtype", [DType.F32, DType.F16, DType.I32, DType.I64, DType.U8])
-@pytest.mark.parametrize("shape", [(0,), (3, 0), (0, 70), (2, 0, 3)])
+# Shapes and types do not depend on each other: by default each meets some of the other.
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [
+        pytest.param(shape, dtype, marks=[] if (n + m) % 2 == 0 else pytest.mark.slow)
+        for n, shape in enumerate([(0,), (3, 0), (0, 70), (2, 0, 3)])
+        for m, dtype in enumerate([DType.F32, DType.F16, DType.I32, DType.I64, DType.U8])
+    ],
+)
 def test_reductions_of_nothing_give_the_neutral_element(device, shape, dtype):
     b = GraphBuilder()
     axis = shape.index(0)

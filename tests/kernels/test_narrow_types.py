@@ -60,8 +60,19 @@ KINDS = [
 ]
 
 
-@pytest.mark.parametrize(("x", "w", "y"), KINDS)
-@pytest.mark.parametrize("shape", [(1, 100, 64), (1, 17, 300), (3, 40, 129), (2, 1, 5), (4, 33, 256)])
+def shapes_and_kinds(*shapes):
+    """Every shape with all types; by default each has two in five of the others."""
+    return [
+        pytest.param(shape, *kind, marks=[] if (n + m) % 5 in (0, 2) else pytest.mark.slow)
+        for n, shape in enumerate(shapes)
+        for m, kind in enumerate(KINDS)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("shape", "x", "w", "y"),
+    shapes_and_kinds((1, 100, 64), (1, 17, 300), (3, 40, 129), (2, 1, 5), (4, 33, 256)),
+)
 def test_few_rows(x, w, y, shape):
     m, n, k = shape
     accumulator = I32 if w in (I8, U8) else F32
@@ -114,8 +125,10 @@ def dtype_of(array):
     return next(d for d in DType if d.bits >= 8 and d.numpy == array.dtype)
 
 
-@pytest.mark.parametrize(("x", "w", "y"), KINDS)
-@pytest.mark.parametrize("shape", [(8, 32, 64), (13, 75, 128), (64, 48, 36), (5, 16, 31), (40, 200, 96)])
+@pytest.mark.parametrize(
+    ("shape", "x", "w", "y"),
+    shapes_and_kinds((8, 32, 64), (13, 75, 128), (64, 48, 36), (5, 16, 31), (40, 200, 96)),
+)
 def test_rows_by_constant_weights(x, w, y, shape):
     m, n, k = shape
     accumulator = I32 if w in (I8, U8) else F32

@@ -6,6 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.graph_runner import check, compare, compiled, outputs
 from support.graphs import A0, A1, F32, binary, layer_norm, maps, matmul, op, random_graphs, softmax, unary
+from support.kernels.pairs import pairs
 from support.scalar_vocabulary import BINARY, COMPARE, UNARY
 
 from mansard import dims
@@ -23,9 +24,9 @@ def random(*shape, dtype=np.float32):
 
 
 # Contractions -----------------------------------------------------------------------------------
-@pytest.mark.parametrize("transposed", [False, True])
-@pytest.mark.parametrize(
-    "shape", [(1, 1, 1), (5, 7, 9), (64, 48, 32), (1, 33, 64), (130, 50, 17), (33, 1, 40)]
+@pairs(
+    *("shape", [(1, 1, 1), (5, 7, 9), (64, 48, 32), (1, 33, 64), (130, 50, 17), (33, 1, 40)]),
+    *("transposed", [False, True]),
 )
 def test_matmul_with_epilogue(device, shape, transposed):
     m, n, k = shape
@@ -98,9 +99,8 @@ def test_softmax_of_symbolic_length(device):
             compare(outputs(model, inputs), interpret(graph, inputs))
 
 
-@pytest.mark.parametrize("combiner", ["add", "mul", "min", "max", "argmin", "argmax"])
-@pytest.mark.parametrize("axis", [0, 1, 2])
 @pytest.mark.parametrize("dtype", [DType.F32, DType.I32])
+@pairs("axis", [0, 1, 2], "combiner", ["add", "mul", "min", "max", "argmin", "argmax"])
 def test_reductions_along_every_axis(device, combiner, axis, dtype):
     shape = (6, 5, 70) if combiner != "mul" else (3, 2, 5)
     kept = [i for i in range(3) if i != axis]
@@ -211,8 +211,7 @@ def test_comparisons_and_select(device, dtype):
 CASTS = [DType.F32, DType.F16, DType.BF16, DType.I64, DType.I32, DType.I8, DType.U8, DType.BOOL]
 
 
-@pytest.mark.parametrize("source", CASTS)
-@pytest.mark.parametrize("target", CASTS)
+@pairs("target", CASTS, "source", CASTS)
 def test_casts(device, source, target):
     b = GraphBuilder()
     x = b.input("x", (80,), source)
@@ -324,8 +323,7 @@ def test_scatter_applies_rows_in_order_and_drops_what_is_outside(device, combine
 
 
 # Attention --------------------------------------------------------------------------------------
-@pytest.mark.parametrize("mask", [None, "bool", "float"])
-@pytest.mark.parametrize("causal", [False, True])
+@pairs("causal", [False, True], "mask", [None, "bool", "float"])
 def test_attention_with_grouped_heads(device, mask, causal):
     b = GraphBuilder()
     q, k, v = (b.input(n, (2, h, s, 16), F32) for n, h, s in (("q", 4, 9), ("k", 2, 11), ("v", 2, 11)))
@@ -341,7 +339,7 @@ def test_attention_with_grouped_heads(device, mask, causal):
 
 
 # Whole graphs -----------------------------------------------------------------------------------
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(graph=random_graphs(), seed=st.integers(0, 2**20))
 def test_random_graphs(device, graph, seed):
     rng = np.random.default_rng(seed)

@@ -64,8 +64,16 @@ def tolerance(device):
     return 5e-3 if matrices else 2e-5
 
 
-@pytest.mark.parametrize("rows", [1, 21])
-@pytest.mark.parametrize("form", FORMS, ids=str)
+def forms_and_rows(*counts):
+    """Every form with every number of rows; by default each form has one of them in turn."""
+    return [
+        pytest.param(form, rows, marks=[] if (n + m) % len(counts) == 0 else pytest.mark.slow)
+        for n, form in enumerate(FORMS)
+        for m, rows in enumerate(counts)
+    ]
+
+
+@pytest.mark.parametrize(("form", "rows"), forms_and_rows(1, 21), ids=str)
 def test_every_form(device, form, rows):
     allowed = tolerance(device)
     check(graph_of(form, rows), inputs_of(form, rows), device, rtol=allowed, atol=allowed)
@@ -80,9 +88,17 @@ def test_any_number_of_rows(device, form):
             compare(outputs(model, inputs), interpret(graph, inputs), allowed, allowed)
 
 
-@pytest.mark.parametrize("target", ["cpu:x86-64-v3", "cpu:x86-64-v4", "cpu:x86-64-v2"])
-@pytest.mark.parametrize("rows", [5, 40])
-@pytest.mark.parametrize("form", [FORMS[n] for n in (0, 1, 3, 4, 5)], ids=str)
+# By default each form has either number of rows, on v3 or v2 in turn, and one of them on v4.
+@pytest.mark.parametrize(
+    ("form", "rows", "target"),
+    [
+        pytest.param(FORMS[form], rows, target, marks=[] if (i + j + k) % 2 == 0 else pytest.mark.slow)
+        for i, form in enumerate((0, 1, 3, 4, 5))
+        for j, rows in enumerate((5, 40))
+        for k, target in enumerate(("cpu:x86-64-v3", "cpu:x86-64-v2", "cpu:x86-64-v4"))
+    ],
+    ids=str,
+)
 def test_other_cpus(target, form, rows):
     """The same results without the instructions of newer CPUs."""
     from mansard.api import Model
@@ -96,10 +112,20 @@ def test_other_cpus(target, form, rows):
         compare(outputs(model, inputs), interpret(graph, inputs), 2e-5, 2e-5)
 
 
-@pytest.mark.parametrize("target", ["cpu", "cpu:x86-64-v3", "cpu:x86-64-v2"])
-@pytest.mark.parametrize("rows", [1, 12])
-@pytest.mark.parametrize("codes", [I4, U4])
-@pytest.mark.parametrize("shared", [False, True])
+# Every pair of choices runs by default; the third one is given by the others.
+@pytest.mark.parametrize(
+    ("shared", "codes", "rows", "target"),
+    [
+        pytest.param(
+            shared, codes, rows, target,
+            marks=[] if (shared + (codes is U4) + (rows == 12)) % 2 == 0 else pytest.mark.slow,
+        )
+        for shared in (False, True)
+        for codes in (I4, U4)
+        for rows in (1, 12)
+        for target in ("cpu", "cpu:x86-64-v3", "cpu:x86-64-v2")
+    ],
+)  # fmt: skip
 def test_largest_sums(target, rows, codes, shared):
     """Products of the largest magnitudes, which no sum of 16 bits may lose: whole rows of them."""
     from mansard.api import Model
@@ -154,8 +180,7 @@ def test_many_rows_of_floats_unpack_weights_once(target, form, rows, expected):
     assert gemm_unpacked.applies(nest, weights, kernel_target) is expected
 
 
-@pytest.mark.parametrize("rows", [1, 11])
-@pytest.mark.parametrize("form", FORMS, ids=str)
+@pytest.mark.parametrize(("form", "rows"), forms_and_rows(1, 11), ids=str)
 def test_weights_with_another_reader(form, rows):
     """They are not packed, on CPUs."""
     graph, inputs = graph_of(form, rows, shared=True), inputs_of(form, rows)
@@ -195,9 +220,17 @@ def test_halves_of_bytes_are_multiplied_apart(target, form, expected):
     assert dot_halves.applies(nest, product, kernel_target) is expected
 
 
-@pytest.mark.parametrize("target", ["cpu", "cpu:x86-64-v3", "cpu:x86-64-v2"])
-@pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.parametrize("form", [FORMS[n] for n in (2, 14, 17)], ids=str)
+# By default each form is on every target, one half with weights that have another reader.
+@pytest.mark.parametrize(
+    ("form", "shared", "target"),
+    [
+        pytest.param(FORMS[form], shared, target, marks=[] if (i + k + shared) % 2 == 0 else pytest.mark.slow)
+        for i, form in enumerate((2, 14, 17))
+        for shared in (False, True)
+        for k, target in enumerate(("cpu", "cpu:x86-64-v3", "cpu:x86-64-v2"))
+    ],
+    ids=str,
+)
 def test_a_row_has_the_sums_of_a_window(target, form, shared):
     """To the last bit, whichever instructions there are."""
     from mansard.api import Model

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from support.graph_runner import check, compare, compiled, outputs
 from support.graphs import A0, A1, F32, op
+from support.kernels.pairs import pairs
 
 from mansard import dims
 from mansard.dims import Dim
@@ -112,8 +113,10 @@ def test_transposes_with_another_operand(shape):
     check(b.build([out]), [random(columns, rows), random(rows, columns), random(rows)], "cpu")
 
 
-@pytest.mark.parametrize("order", [(0, 2, 1), (2, 1, 0), (1, 2, 0), (2, 0, 1)])
-@pytest.mark.parametrize("dtype", [DType.BF16, DType.I64, DType.BOOL, DType.I8])
+@pairs(
+    *("dtype", [DType.BF16, DType.I64, DType.BOOL, DType.I8]),
+    *("order", [(0, 2, 1), (2, 1, 0), (1, 2, 0), (2, 0, 1)]),
+)
 def test_permutations_of_element_types(order, dtype):
     shape = (6, 37, 21)
     b = GraphBuilder()
@@ -139,8 +142,10 @@ def test_transposes_of_sizes_that_vary():
 
 # Top-k ------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("descending", [True, False])
-@pytest.mark.parametrize(("length", "kept"), [(500, 1), (203, 10), (1000, 50), (64, 16)])
-@pytest.mark.parametrize("dtype", [F32, DType.F16, DType.I32])
+@pairs(
+    *("dtype", [F32, DType.F16, DType.I32]),
+    *("length, kept", [(500, 1), (203, 10), (1000, 50), (64, 16)]),
+)
 def test_few_of_many_with_ties(length, kept, descending, dtype):
     b = GraphBuilder()
     x = b.input("x", (3, length), dtype)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from support.graph_runner import check
+from support.kernels.pairs import pairs
 
 from mansard.dtypes import DType
 from mansard.ir import GraphBuilder
@@ -10,10 +11,9 @@ from mansard.ir import GraphBuilder
 INF, NAN = np.inf, np.nan
 
 
+@pairs("length", [8, 700], "axis", [0, 1])
 @pytest.mark.parametrize("combiner", ["add", "mul"])
-@pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("dtype", [DType.F32, DType.F16, DType.BF16])
-@pytest.mark.parametrize("length", [8, 700])
 def test_a_prefix_out_of_range_does_not_spoil_those_after(device, length, dtype, axis, combiner):
     """PyTorch keeps sums and products of f32 in f64."""
     if combiner == "add":

@@ -98,7 +98,22 @@ CONVOLUTIONS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", CONVOLUTIONS)
+NARROWER = ("same 3x3", "7x7 stride 2", "never inside", "depthwise stride 2")
+"""Those that run by default with narrower vectors than this CPU may have; the others differ in size."""
+
+
+@pytest.mark.parametrize(
+    ("device", "name"),
+    [
+        *(("cpu", name) for name in CONVOLUTIONS),
+        *(
+            pytest.param("cpu:x86-64-v3", name, marks=[] if name in NARROWER else pytest.mark.slow)
+            for name in CONVOLUTIONS
+        ),
+        *(pytest.param("vulkan", name, marks=pytest.mark.vulkan) for name in CONVOLUTIONS),
+    ],
+    indirect=["device"],
+)
 def test_convolution_of_a_padded_image(device, name):
     graph, inputs = image_graph(**CONVOLUTIONS[name])
     check(graph, inputs, device)

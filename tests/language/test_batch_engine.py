@@ -37,17 +37,19 @@ def expected(folder):
     return answers
 
 
-@pytest.fixture(scope="module", params=DEVICES)
-def lm(request, folder, expected):
-    if request.param == "vulkan":
-        usable_device()
-    with load_lm(folder, devices=request.param, context=48, chunk=8, sequences=3) as opened:
+@pytest.fixture(scope="module")
+def on_cpu(folder, expected):
+    with load_lm(folder, devices="cpu", context=64, chunk=8, sequences=3) as opened:
         yield opened
 
 
-@pytest.fixture(scope="module")
-def on_cpu(folder, expected):
-    with load_lm(folder, devices="cpu", context=48, chunk=8, sequences=3) as opened:
+@pytest.fixture(scope="module", params=DEVICES)
+def lm(request, folder, expected):
+    if request.param == "cpu":
+        yield request.getfixturevalue("on_cpu")
+        return
+    usable_device()
+    with load_lm(folder, devices=request.param, context=64, chunk=8, sequences=3) as opened:
         yield opened
 
 
@@ -95,27 +97,26 @@ def test_a_cancelled_request_gives_its_place_to_others(on_cpu, expected):
             ids(request)
 
 
-def test_the_highest_priority_goes_first(folder, expected):
-    with load_lm(folder, devices="cpu", context=48, chunk=8, sequences=2) as lm:
-        engine = lm.engine()
-        running = [engine.submit([n], 48, stop_at_end=False) for n in (1, 2)]
-        order = []
+def test_the_highest_priority_goes_first(on_cpu):
+    engine = on_cpu.engine()
+    running = [engine.submit([n], 64, stop_at_end=False) for n in (1, 2, 4)]
+    order = []
 
-        def recorded(name, priority):
-            request = engine.submit([3], 1, priority=priority)
-            deliver = request.deliver
-            request.deliver = lambda result: (order.append(name), deliver(result))
-            return request
+    def recorded(name, priority):
+        request = engine.submit([3], 1, priority=priority)
+        deliver = request.deliver
+        request.deliver = lambda result: (order.append(name), deliver(result))
+        return request
 
-        late = [recorded("low", 0), recorded("high", 5)]
-        for request in [*running, *late]:
-            ids(request)
+    late = [recorded("low", 0), recorded("high", 5)]
+    for request in [*running, *late]:
+        ids(request)
     assert order == ["high", "high", "low", "low"]  # a token and the end of each
 
 
 def test_closing_ends_requests_with_an_error(folder, expected):
-    lm = load_lm(folder, devices="cpu", context=48, chunk=8, sequences=2)
-    requests = [lm.engine().submit([n], 40, stop_at_end=False) for n in range(4)]
+    lm = load_lm(folder, devices="cpu", context=64, chunk=8, sequences=3)
+    requests = [lm.engine().submit([n], 40, stop_at_end=False) for n in range(5)]
     lm.close()
     for request in requests:
         with pytest.raises(mansard.CallCancelledError, match="the engine was closed"):
@@ -125,8 +126,8 @@ def test_closing_ends_requests_with_an_error(folder, expected):
 
 
 def test_wrong_requests_are_refused(on_cpu):
-    with pytest.raises(mansard.InputError, match="49 tokens; the cache holds 1 to 48"):
-        on_cpu.engine().submit([1] * 49, 1)
+    with pytest.raises(mansard.InputError, match="65 tokens; the cache holds 1 to 64"):
+        on_cpu.engine().submit([1] * 65, 1)
     with pytest.raises(mansard.InputError, match="token 97 is outside the vocabulary of 97"):
         on_cpu.engine().submit([97], 1)
     with pytest.raises(mansard.InputError, match="model for one sequence"):

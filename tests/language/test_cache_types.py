@@ -11,7 +11,7 @@ from mansard.language import load_lm
 from mansard.language.quality import compare
 
 IDS = np.random.default_rng(3).integers(0, 97, 33).tolist()
-SIZES = {"context": 64, "chunk": 16}
+SIZES = {"context": 64, "chunk": 8}
 LIMITS = {"bf16": 0.01, "f16": 0.001, "int8": 0.02}
 """Mean errors of logits, over their spread."""
 

@@ -46,6 +46,19 @@ def lm(folder):
         yield opened
 
 
+@pytest.fixture(scope="module")
+def lfm2(tmp_path_factory):
+    folder = write_lm(tmp_path_factory.mktemp("lfm2"), "lfm2")
+    with load_lm(folder, devices="cpu", context=64, chunk=8, sequences=3) as opened:
+        yield opened
+
+
+@pytest.fixture(params=["llama", "lfm2"])
+def family(request):
+    """A language model whose caches hold keys and values, and one with convolutions beside them."""
+    return request.getfixturevalue({"llama": "lm", "lfm2": "lfm2"}[request.param])
+
+
 @pytest.fixture
 def engine(lm):
     engine = BatchEngine(lm.model, lm.tokenizer)
@@ -187,31 +200,29 @@ def test_an_error_in_a_step_ends_those_that_took_part(engine, monkeypatch):
     assert ids(engine.submit([5, 6], 20)) == expected
 
 
-@pytest.mark.parametrize("variation", ["llama", "lfm2"])
-def test_a_cache_that_begins_equally_is_used_again(variation, tmp_path):
-    folder = write_lm(tmp_path, variation)
-    with load_lm(folder, devices="cpu", context=64, chunk=8, sequences=2) as lm:
-        engine, fresh = lm.engine(), BatchEngine(lm.model)
-        fresh.close()
-        start = prompt_of(20)
-        first = engine.submit(start, 5)
-        answer = ids(first)
-        other = ids(engine.submit(prompt_of(3), 30))  # its steps pass over the first one's cache
-        longer = start + answer + prompt_of(6)
-        again = engine.submit(longer, 5)
-        reused = ids(again), again.reused
-        engine.submit(start, 1).cancel()
-        alone = BatchEngine(lm.model)
-        assert reused[0] == ids(alone.submit(longer, 5))
-        assert len(other) == 30 and first.reused == 0
-        assert reused[1] == (24 if lm.description.rewinds else 0)
-        # directly after each other nothing is lost
-        turn = alone.submit(longer + reused[0] + [9, 9], 5)
-        assert len(ids(turn)) == 5 and turn.reused == len(longer) + 4
-        assert alone.stats.reused_tokens == turn.reused
-        penalised = alone.submit(longer, 5, Sampling(repetition_penalty=1.2))
-        assert len(ids(penalised)) == 5 and penalised.reused == 0
-        alone.close()
+def test_a_cache_that_begins_equally_is_used_again(family):
+    engine, fresh = BatchEngine(family.model), BatchEngine(family.model)
+    fresh.close()
+    start = prompt_of(20)
+    first = engine.submit(start, 5)
+    answer = ids(first)
+    other = ids(engine.submit(prompt_of(3), 30))  # its steps pass over the first one's cache
+    longer = start + answer + prompt_of(6)
+    again = engine.submit(longer, 5)
+    reused = ids(again), again.reused
+    engine.submit(start, 1).cancel()
+    alone = BatchEngine(family.model)
+    assert reused[0] == ids(alone.submit(longer, 5))
+    assert len(other) == 30 and first.reused == 0
+    assert reused[1] == (24 if family.description.rewinds else 0)
+    # directly after each other nothing is lost
+    turn = alone.submit(longer + reused[0] + [9, 9], 5)
+    assert len(ids(turn)) == 5 and turn.reused == len(longer) + 4
+    assert alone.stats.reused_tokens == turn.reused
+    penalised = alone.submit(longer, 5, Sampling(repetition_penalty=1.2))
+    assert len(ids(penalised)) == 5 and penalised.reused == 0
+    alone.close()
+    engine.close()
 
 
 @pytest.mark.parametrize(
@@ -221,7 +232,7 @@ def test_a_cache_that_begins_equally_is_used_again(variation, tmp_path):
 def test_a_prompt_that_begins_like_another_one_is_not_read_twice(device, cache, folder):
     if device == "vulkan":
         usable_device()
-    options = {"context": 96, "chunk": 16, "sequences": 3, "cache_dtype": cache}
+    options = {"context": 64, "chunk": 8, "sequences": 3, "cache_dtype": cache}
     with load_lm(folder, devices=device, **options) as lm:
         engine, shared = lm.engine(), prompt_of(40)
         prompts = [shared + prompt_of(n) for n in (1, 5, 2)]
@@ -245,32 +256,29 @@ def test_a_prompt_that_begins_like_another_one_is_not_read_twice(device, cache, 
         assert ids(later) == alone[1] and later.reused >= 40
 
 
-@pytest.mark.parametrize("variation", ["llama", "lfm2"])
-def test_steps_that_are_submitted_ahead_give_the_same_texts(variation, folder, tmp_path):
+def test_steps_that_are_submitted_ahead_give_the_same_texts(family):
     """As on GPUs, here on the CPU: texts end by a token that nobody foresees while the next step runs."""
-    if variation != "llama":
-        folder = write_lm(tmp_path, variation)
-    with load_lm(folder, devices="cpu", context=64, chunk=8, sequences=3) as lm:
-        engine = lm.engine()
-        prompts = [prompt_of(length) for length in (3, 20, 9, 1, 14, 30, 2, 5)]
-        whole = [ids(engine.submit(prompt, 25)) for prompt in prompts]
-        ends = (whole[0][4], whole[1][9], whole[4][2])
-        engine.description = dataclasses.replace(engine.description, end_tokens=ends)
-        expected = [ids(engine.submit(prompt, 25)) for prompt in prompts]
-        assert expected != whole
-        engine._steps.ahead = True
-        for _ in range(3):
-            requests = [engine.submit(prompt, 25) for prompt in prompts]
-            gone = engine.submit([9], 40, stop_at_end=False)
-            next(iter(gone))
-            assert [ids(request) for request in requests] == expected
-            gone.cancel()
-        longer = [prompt + answer for prompt, answer in zip(prompts, expected, strict=True)]
-        again = [ids(engine.submit(text[:40], 6)) for text in longer]
-        for slot in engine._slots:
-            engine._caches.forget(slot)
-        engine._steps.ahead = False
-        assert [ids(engine.submit(text[:40], 6)) for text in longer] == again
+    engine = BatchEngine(family.model)
+    prompts = [prompt_of(length) for length in (3, 20, 9, 1, 14, 30, 2, 5)]
+    whole = [ids(engine.submit(prompt, 25)) for prompt in prompts]
+    ends = (whole[0][4], whole[1][9], whole[4][2])
+    engine.description = dataclasses.replace(engine.description, end_tokens=ends)
+    expected = [ids(engine.submit(prompt, 25)) for prompt in prompts]
+    assert expected != whole
+    engine._steps.ahead = True
+    for _ in range(2):
+        requests = [engine.submit(prompt, 25) for prompt in prompts]
+        gone = engine.submit([9], 40, stop_at_end=False)
+        next(iter(gone))
+        assert [ids(request) for request in requests] == expected
+        gone.cancel()
+    longer = [prompt + answer for prompt, answer in zip(prompts, expected, strict=True)]
+    again = [ids(engine.submit(text[:40], 6)) for text in longer]
+    for slot in engine._slots:
+        engine._caches.forget(slot)
+    engine._steps.ahead = False
+    assert [ids(engine.submit(text[:40], 6)) for text in longer] == again
+    engine.close()
 
 
 def test_an_error_of_a_step_submitted_ahead_ends_those_that_took_part(engine, monkeypatch):

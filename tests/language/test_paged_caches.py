@@ -112,7 +112,7 @@ def test_a_text_begins_with_pages_that_hold_its_beginning(on_cpu, expected):
 
 
 def test_a_text_larger_than_all_pages_is_refused(folder, expected):
-    with load_lm(folder, devices="cpu", context=300, chunk=64, sequences=2, cache_positions=128) as lm:
+    with load_lm(folder, devices="cpu", **{**OPTIONS, "cache_positions": 128}) as lm:
         with pytest.raises(InputError, match=r"may have 140 positions.*128"):
             lm.engine().submit(PROMPTS[1] * 10, 70)
         assert len(ids(lm.engine().submit(PROMPTS[1], 30, stop_at_end=False))) == 30

@@ -37,13 +37,13 @@ def test_wrong_sizes():
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("qwen3")
-    write_decoder(path, "qwen3")
+    write_decoder(path, "qwen3", num_hidden_layers=1)
     return path
 
 
 @pytest.fixture(scope="module")
 def exact(folder):
-    with load_lm(folder, devices="cpu", context=32, chunk=8) as lm:
+    with load_lm(folder, devices="cpu", context=64, chunk=8) as lm:
         yield lm
 
 
@@ -61,7 +61,7 @@ def test_a_quantised_language_model(exact, folder, device, activations, differen
     if device == "vulkan":
         usable_device()
     how = mansard.quantize("int8", group_size=16, activations=activations, min_elements=1)
-    with load_lm(folder, devices=device, context=32, chunk=8, quantize=how) as lm:
+    with load_lm(folder, devices=device, context=64, chunk=8, quantize=how) as lm:
         result = compare(exact, lm, IDS)
         assert 0 < result.mean_error < 0.02 * result.spread and result.agreement >= 0.9
         assert result.perplexity == pytest.approx(result.reference_perplexity, rel=0.01)
@@ -73,6 +73,6 @@ def test_a_quantised_language_model(exact, folder, device, activations, differen
 
 def test_products_of_packed_weights_write_rows_of_a_cache(exact, folder):
     how = mansard.quantize("int4", group_size=16, min_elements=1)
-    with load_lm(folder, devices="cpu", context=32, chunk=8, quantize=how) as lm:
+    with load_lm(folder, devices="cpu", context=64, chunk=8, quantize=how) as lm:
         assert compare(exact, lm, IDS).mean_error < 0.3 * lm.logits(IDS).std()
         assert len(list(lm.generate(IDS[:5], 6))) == 6

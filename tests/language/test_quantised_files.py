@@ -113,5 +113,5 @@ def test_weights_take_the_bytes_of_the_file(lm):
 
 
 def test_requested_quantisation_starts_from_the_floats(path):
-    with load_lm(path, devices="cpu", context=32, chunk=16, quantize="int8") as opened:
+    with load_lm(path, devices="cpu", context=2, chunk=1, quantize="int8") as opened:
         assert opened.description.stored_types["Q4_K"] == "2 unpacked to bf16"

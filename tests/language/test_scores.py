@@ -18,8 +18,8 @@ PROMPT = [5, 17, 3, 88, 41]
 def test_scores_are_those_of_the_model(device, tmp_path):
     if device == "vulkan":
         usable_device()
-    module = write_decoder(tmp_path, "llama")
-    with load_lm(tmp_path, devices=device, context=32, chunk=8, sequences=2, logprobs=True) as lm:
+    module = write_decoder(tmp_path, "llama", num_hidden_layers=1)
+    with load_lm(tmp_path, devices=device, context=64, chunk=8, sequences=3, logprobs=True) as lm:
         prefill, decode = (lm.model.method(f"{role}_scored") for role in ("prefill", "decode"))
         settings, draws = Sampling(temperature=0.8, top_k=5, repetition_penalty=1.5, seed=3).rows(1)
         token, score, ranked, scores = prefill(
@@ -29,7 +29,7 @@ def test_scores_are_those_of_the_model(device, tmp_path):
         check(module, PROMPT, token[0], score[0], ranked[0], scores[0])
         text = [*PROMPT, int(token[0])]
         results = decode(
-            positions=np.array([0, 5]), settings=np.repeat(settings, 2, 0), draws=np.repeat(draws, 2, 0)
+            positions=np.array([0, 5, 0]), settings=np.repeat(settings, 3, 0), draws=np.repeat(draws, 3, 0)
         )
         check(module, text, *(result[1] for result in results))
 

@@ -92,7 +92,17 @@ def test_layers_fill_the_memory_that_a_device_may_use(folder, expected, memory_o
         assert str(explanation).startswith("device  layers") and "A decode step:" in str(explanation)
 
 
-@pytest.mark.parametrize(("prefill", "decode"), [("vulkan", "cpu"), ("cpu", "vulkan")])
+# Each order of the devices and each kind of memory is in one of the others.
+@pytest.mark.parametrize(
+    ("memory_of_vulkan", "prefill", "decode"),
+    [
+        ("unified", "vulkan", "cpu"),
+        ("discrete", "cpu", "vulkan"),
+        pytest.param("unified", "cpu", "vulkan", marks=pytest.mark.slow),
+        pytest.param("discrete", "vulkan", "cpu", marks=pytest.mark.slow),
+    ],
+    indirect=["memory_of_vulkan"],
+)
 def test_a_prompt_is_read_on_one_device_and_the_text_written_on_another(
     folder, expected, memory_of_vulkan, prefill, decode
 ):
@@ -158,7 +168,7 @@ def test_pins_are_those_of_the_methods_that_have_such_dispatches(folder, expecte
     """The copy of a cache has no layers, and only methods that choose a token sample."""
     pins = {"model.layers.0.*": "vulkan", "model.layers.1.*": "cpu", "sampling*": "cpu"}
     placement = mansard.placement.PlacementOptions(pins=pins)
-    with load_lm(folder, context=48, chunk=8, sequences=3, devices=BOTH, placement=placement) as lm:
+    with load_lm(folder, context=64, chunk=8, sequences=3, devices=BOTH, placement=placement) as lm:
         assert min(held(lm, "cpu")[1], held(lm, "vulkan")[1]) > 10_000
         long = PROMPT + expected[0][:15]
         requests = [lm.engine().submit(prompt, 5) for prompt in (long, long, PROMPT)]

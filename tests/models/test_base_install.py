@@ -5,13 +5,15 @@ import os
 import subprocess
 import sys
 import venv
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from support import zoo
+from packaging.requirements import Requirement
 from support.paths import ROOT
+from torch import nn
 
 import mansard
 
@@ -37,9 +39,29 @@ def python(tmp_path_factory):
     build = [*pip, "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(folder), str(source)]
     subprocess.run(build, check=True, cwd=folder)
     (wheel,) = folder.glob("*.whl")
-    install = [*pip, "--python", str(interpreter), "install", "-q", "--no-compile", str(wheel)]
+    install = [*pip, "--python", str(interpreter), "install", "-q", "--no-compile", "--no-deps", str(wheel)]
     subprocess.run(install, check=True, cwd=folder, env=environment())
+    (site,) = (folder / "venv").glob("lib/python*/site-packages")
+    link_requirements(site)
     return interpreter
+
+
+def link_requirements(site):
+    """Give ``site`` what the wheel in it requires, and no more, from the packages of this environment."""
+    (wheel,) = metadata.distributions(name="mansard", path=[str(site)])
+    linked, pending = set(), list(wheel.requires)
+    while pending:
+        requirement = Requirement(pending.pop())
+        if requirement.name in linked or (
+            requirement.marker and not requirement.marker.evaluate({"extra": ""})
+        ):
+            continue
+        linked.add(requirement.name)
+        package = metadata.distribution(requirement.name)
+        assert package.version in requirement.specifier, f"{requirement}: {package.version} is here"
+        for name in {path.parts[0] for path in package.files} - {"..", "__pycache__"}:
+            (site / name).symlink_to(package.locate_file(name))
+        pending += package.requires or []
 
 
 def environment():
@@ -53,16 +75,17 @@ def run(python, *words, cwd):
 
 
 def test_an_artifact_runs_with_the_base_install(python, tmp_path):
-    model = zoo.mobilenet(size=96, width=0.35)
-    with mansard.compile(model.module, model.args, devices="cpu") as compiled:
+    layers = nn.Conv2d(3, 8, 3, stride=2), nn.BatchNorm2d(8), nn.ReLU6(), nn.Flatten(), nn.Linear(392, 10)
+    module, image = nn.Sequential(*layers).eval(), torch.randn(1, 3, 16, 16)
+    with mansard.compile(module, (image,), devices="cpu") as compiled:
         compiled.save(tmp_path / "m.mansard")
-    np.save(tmp_path / "x.npy", model.args[0].numpy())
+    np.save(tmp_path / "x.npy", image.numpy())
     command = ["-m", "mansard", "run", "m.mansard", "--input", "@x.npy", "--output", "@y.npy", "--json"]
     result = run(python, *command, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     json.loads(result.stdout)
     with torch.no_grad():
-        expected = model.module(*model.args).numpy()
+        expected = module(image).numpy()
     actual = np.load(tmp_path / "y.npy")
     assert np.abs(actual - expected).max() < 1e-4 * np.abs(expected).max()
 

@@ -32,6 +32,18 @@ def module() -> Any:
     return encoder.build_encoder()
 
 
+@pytest.fixture
+def two_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The demo takes an encoder of the first two layers: on the CPU alone it runs with all."""
+
+    def build() -> Any:
+        built = encoder.build_encoder()
+        built.bert.encoder.layer = built.bert.encoder.layer[:2]
+        return built
+
+    monkeypatch.setattr("mansard.demo.run.build_encoder", build)
+
+
 def vulkan_or_skip() -> None:
     usable = [info for info in registry.devices() if info.driver == "vulkan" and info.supported]
     if not usable:
@@ -91,8 +103,9 @@ def check(result: Result) -> None:
 
 def test_demo_on_the_cpu() -> None:
     steps: list[str] = []
+    # As many sentences as below: the kernels are compiled once.
     result = run_demo(
-        SENTENCES, Options(devices=("cpu",), runs=2), lambda step, done, total: steps.append(step)
+        SENTENCES[:3], Options(devices=("cpu",), runs=2), lambda step, done, total: steps.append(step)
     )
     check(result)
     assert list(result.devices) == ["cpu"]
@@ -101,11 +114,13 @@ def test_demo_on_the_cpu() -> None:
     assert {"import", "kernels"} <= set(steps)
 
 
+@pytest.mark.usefixtures("two_layers")
 def test_demo_with_a_fixed_length() -> None:
     check(run_demo(SENTENCES[:2], Options(devices=("cpu",), length=16, runs=1)))
 
 
 @pytest.mark.vulkan
+@pytest.mark.usefixtures("two_layers")
 def test_demo_on_vulkan() -> None:
     vulkan_or_skip()
     result = run_demo(SENTENCES[:3], Options(devices=("vulkan",), runs=1))
@@ -114,6 +129,7 @@ def test_demo_on_vulkan() -> None:
 
 
 @pytest.mark.vulkan
+@pytest.mark.usefixtures("two_layers")
 def test_demo_on_both_shares_the_work() -> None:
     vulkan_or_skip()
     result = run_demo(SENTENCES[:3], Options(devices=("cpu", "vulkan"), runs=1))

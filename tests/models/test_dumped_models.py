@@ -23,7 +23,7 @@ from mansard.ir.parser import parse_graph  # noqa: E402
 
 MODELS: dict[str, Callable[[], zoo.ZooModel]] = {
     "minilm": lambda: zoo.minilm(dynamic=True, layers=2),
-    "mobilenet": lambda: zoo.mobilenet(32, repeated=False),
+    "mobilenet": lambda: zoo.mobilenet(32, 0.35, repeated=False),
     "qwen3": lambda: zoo.qwen3(1, vocabulary=1000),
 }
 

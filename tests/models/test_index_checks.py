@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from torch import nn
 import mansard
 from mansard.errors import CompileError, IndexOutOfRangeError
 from mansard.frontends import import_model
+from mansard.ir.graph import Graph
 from mansard.ir.interpreter.graph import interpret
 
 X = torch.arange(15.0).reshape(5, 3)
@@ -71,23 +72,43 @@ def compiled(module: nn.Module, inputs: Any, devices: tuple[str, ...], **options
     return mansard.compile(module.eval(), inputs, devices=devices, cache=False, **options)
 
 
+class EveryOp(nn.Module):
+    """Takes the indices of each op, and gives each op's result: exports cost more than ops."""
+
+    def forward(self, *indices: torch.Tensor) -> list[torch.Tensor]:
+        return [function(i) for (function, *_), i in zip(OPS.values(), indices, strict=True)]
+
+
+@pytest.fixture(scope="module")
+def every_op() -> Iterator[tuple[mansard.Model, Graph, tuple[torch.Tensor, ...]]]:
+    """The ops compiled, their Graph, and indices that all are in range."""
+    valid = tuple(ids(0, 1, shape=shape) for *_, shape in OPS.values())
+    graph = import_model(EveryOp().eval(), valid, cache=False)
+    with mansard.compile(EveryOp().eval(), valid, devices="cpu", cache=False) as model:
+        yield model, graph, valid
+
+
 @pytest.mark.parametrize("name", OPS)
-def test_every_op_refuses_what_the_framework_refuses(name: str) -> None:
+def test_every_op_refuses_what_the_framework_refuses(every_op: Any, name: str) -> None:
     function, op, low, high, shape = OPS[name]
-    graph = import_model(Of(function).eval(), (ids(0, 1, shape=shape),), cache=False)
-    with mansard.compile(Of(function).eval(), (ids(0, 1, shape=shape),), devices="cpu", cache=False) as model:
-        for index in {low, low + 1, high}:
-            inputs = ids(index, 0, shape=shape)
-            torch.testing.assert_close(model(inputs), function(inputs))
-        for index in (low - 1, high + 1, -(2**62), 2**62):
-            inputs = ids(0, index, shape=shape)
-            if not (op in ("cross_entropy", "nll_loss") and index == -100):
-                with pytest.raises((IndexError, RuntimeError)):
-                    function(inputs)
-            for run in (model, lambda i: interpret(graph, [i.numpy()])):
-                with pytest.raises(IndexOutOfRangeError, match=f"{op}.*valid are {low} to {high}") as caught:
-                    run(inputs)
-                assert caught.value.index == index
+    model, graph, valid = every_op
+    place = list(OPS).index(name)
+
+    def with_indices(indices: torch.Tensor) -> list[torch.Tensor]:
+        return [*valid[:place], indices, *valid[place + 1 :]]
+
+    for index in {low, low + 1, high}:
+        indices = ids(index, 0, shape=shape)
+        torch.testing.assert_close(model(*with_indices(indices))[place], function(indices))
+    for index in (low - 1, high + 1, -(2**62), 2**62):
+        indices = ids(0, index, shape=shape)
+        if not (op in ("cross_entropy", "nll_loss") and index == -100):
+            with pytest.raises((IndexError, RuntimeError)):
+                function(indices)
+        for run in (model, lambda *inputs: interpret(graph, [i.numpy() for i in inputs])):
+            with pytest.raises(IndexOutOfRangeError, match=f"{op}.*valid are {low} to {high}") as caught:
+                run(*with_indices(indices))
+            assert caught.value.index == index
 
 
 class Lookup(nn.Module):

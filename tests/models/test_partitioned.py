@@ -10,12 +10,13 @@ from support import zoo
 import mansard
 
 pytestmark = pytest.mark.vulkan
+LAYERS = 3
 
 
 def test_a_partitioned_minilm(tmp_path):
     if not any(i.driver == "vulkan" and i.supported for i in mansard.devices()):
         pytest.skip("no Vulkan 1.3 device")
-    model = zoo.minilm(batch=1, length=32)
+    model = zoo.minilm(batch=1, length=32, layers=LAYERS)
     with torch.no_grad():
         expected = model.module(*model.args).numpy()
     placement = mansard.PlacementOptions(split="all")
@@ -28,7 +29,7 @@ def test_a_partitioned_minilm(tmp_path):
         for _ in range(4):
             np.testing.assert_allclose(loaded(*(a.numpy() for a in model.args)), expected, atol=1e-4)
         # Products, attentions and norms alike: the devices meet at the keys of a layer, and hardly elsewhere.
-        assert max(share.dispatches for share in loaded.shares) > 30
+        assert max(share.dispatches for share in loaded.shares) > 5 * LAYERS
         partitioned = [d for d in loaded.plan.decisions if d.reason.startswith("split: ")]
         assert len(partitioned) > 0.9 * len(loaded.plan.decisions)
         assert max(len(device.segments) for device in loaded.plan.devices) < len(partitioned) / 3

@@ -16,19 +16,38 @@ DEVICES = ["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)]
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 SLOW = [(torch.float16, "cpu"), (torch.float64, "vulkan"), (torch.bfloat16, "vulkan")]
 """Each dtype runs on one of the devices by default, float32 on both."""
-DTYPES_ON_DEVICES = [
-    pytest.param(
-        dtype,
-        device,
-        id=f"{str(dtype)[6:]}-{device}",
-        marks=[
-            *([pytest.mark.vulkan] if device == "vulkan" else []),
-            *([pytest.mark.slow] if (dtype, device) in SLOW else []),
+SLOW_GROUPS = {
+    torch.float64: ("comparisons", "extremes", "arithmetic"),
+    torch.float16: ("comparisons", "extremes", "functions"),
+    torch.bfloat16: ("bounds", "extremes", "functions"),
+}
+"""Groups that float32 covers by default, on both devices; others show the rounding of these dtypes, and
+the functions of float64."""
+
+
+def dtypes_on_devices(group: str) -> pytest.MarkDecorator:
+    """Parameters of the tests of a group of functions."""
+    return pytest.mark.parametrize(
+        ("dtype", "device"),
+        [
+            pytest.param(
+                dtype,
+                device,
+                id=f"{str(dtype)[6:]}-{device}",
+                marks=[
+                    *([pytest.mark.vulkan] if device == "vulkan" else []),
+                    *(
+                        [pytest.mark.slow]
+                        if (dtype, device) in SLOW or group in SLOW_GROUPS.get(dtype, ())
+                        else []
+                    ),
+                ],
+            )
+            for dtype in DTYPES
+            for device in ("cpu", "vulkan")
         ],
     )
-    for dtype in DTYPES
-    for device in ("cpu", "vulkan")
-]
+
 
 COMPARISONS: dict[str, Any] = {
     "x == x": lambda x: x == x,
@@ -134,17 +153,20 @@ def check(functions: dict[str, Any], dtype: torch.dtype, device: str, **allowed:
     assert not wrong
 
 
-@pytest.mark.parametrize(("dtype", "device"), DTYPES_ON_DEVICES)
 class TestSpecialValues:
+    @dtypes_on_devices("comparisons")
     def test_comparisons(self, dtype: torch.dtype, device: str) -> None:
         check(COMPARISONS, dtype, device)
 
+    @dtypes_on_devices("bounds")
     def test_bounds(self, dtype: torch.dtype, device: str) -> None:
         check(EXTREMES, dtype, device)
 
+    @dtypes_on_devices("extremes")
     def test_extremes(self, dtype: torch.dtype, device: str) -> None:
         check(PAIRS, dtype, device, zero_signs=False)
 
+    @dtypes_on_devices("arithmetic")
     def test_arithmetic(self, dtype: torch.dtype, device: str) -> None:
         functions = dict(ARITHMETIC)
         if device == "vulkan":
@@ -152,6 +174,7 @@ class TestSpecialValues:
             functions |= {name: _unsigned(ARITHMETIC[name]) for name in ("x + 0", "0 - x")}
         check(functions, dtype, device)
 
+    @dtypes_on_devices("functions")
     def test_functions(self, dtype: torch.dtype, device: str) -> None:
         check(FUNCTIONS, dtype, device, subnormals=dtype is not torch.bfloat16)
 

@@ -14,7 +14,7 @@
 
 #include "mansard_core.h"
 
-#define SUBMISSIONS 3000
+#define SUBMISSIONS 1500
 #define SUBMITTERS 3
 #define CHECK(condition)                                                                  \
     do {                                                                                  \
@@ -104,7 +104,7 @@ static void sum_kernel(const uint64_t *table, const uint32_t grid[3], int64_t be
 }
 
 #define SUMS 257
-#define ROUNDS 1500
+#define ROUNDS 750
 #define TASKS 20
 
 /* Each round adds 1 to all of the first sums, then in TASKS independent parts 2, then 3 to the first of all.

@@ -4,35 +4,49 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from support.paths import ROOT
 
 CORE = (*sorted((ROOT / "src/core").glob("*.c")), *sorted((ROOT / "src/cpu").glob("*.c")))
-SOURCES = CORE
 VULKAN = tuple(sorted((ROOT / "src/vulkan").glob("*.c")))
 COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C compiler to build the stress program with")
 
 
-@pytest.mark.skipif(COMPILER is None, reason="no C compiler to build the stress program with")
-@pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
-@pytest.mark.parametrize(
-    ("name", "sources"),
-    [("native_stress", SOURCES), ("native_vulkan_stress", (*SOURCES, *VULKAN))],
-)
-def test_stress(name: str, sources: tuple[Path, ...], sanitizer: str, tmp_path: Path) -> None:
-    program = tmp_path / "stress"
-    built = subprocess.run(
-        [
-            str(COMPILER), "-std=gnu11", "-g", "-O1", f"-fsanitize={sanitizer}", "-pthread", "-w",
-            f"-I{ROOT / 'src'}", f"-I{ROOT / 'mansard/include'}", str(ROOT / "tests/native" / f"{name}.c"),
-            *map(str, sources), "-o", str(program),
-        ],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    if built.returncode != 0 and "cannot find -l" in built.stderr:
+@dataclass(frozen=True)
+class Build:
+    """A compiler with a sanitizer, and the object files of the core that it made."""
+
+    sanitizer: str
+    core: tuple[Path, ...]
+
+
+def run_compiler(folder: Path, sanitizer: str, *arguments: str | Path) -> None:
+    flags = ["-std=gnu11", "-g", "-O1", f"-fsanitize={sanitizer}", "-pthread", "-w"]
+    includes = [f"-I{ROOT / 'src'}", f"-I{ROOT / 'mansard/include'}"]
+    command = [str(COMPILER), *flags, *includes, *map(str, arguments)]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode != 0 and "cannot find -l" in done.stderr:
         pytest.skip(f"the compiler lacks its {sanitizer} sanitizer")
-    assert built.returncode == 0, built.stderr
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def build(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Build:
+    """The core is compiled once for the programs of a sanitizer."""
+    folder = tmp_path_factory.mktemp("core")
+    run_compiler(folder, request.param, "-c", *CORE)
+    return Build(request.param, tuple(sorted(folder.glob("*.o"))))
+
+
+@pytest.mark.parametrize("build", ["thread", "address,undefined"], indirect=True)
+@pytest.mark.parametrize(("name", "sources"), [("native_stress", ()), ("native_vulkan_stress", VULKAN)])
+def test_stress(name: str, sources: tuple[Path, ...], build: Build, tmp_path: Path) -> None:
+    main = ROOT / "tests/native" / f"{name}.c"
+    run_compiler(tmp_path, build.sanitizer, main, *sources, *build.core, "-o", "stress")
+    program = tmp_path / "stress"
     run = subprocess.run([str(program)], capture_output=True, text=True, timeout=120, check=False)
     assert (run.returncode, run.stdout) == (0, "done\n"), run.stderr[-4000:]

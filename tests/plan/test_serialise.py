@@ -83,12 +83,12 @@ def replaced(value: Any, path: tuple[Any, ...], new: Any) -> Any:
 
 
 def test_every_part_of_a_plan_may_be_odd():
-    """Each part of a plan in turn is replaced by each odd value."""
+    """Each part of a plan in turn is replaced by every second odd value; there are several of each kind."""
     plan = two_device_plan()
     data = json.loads(plan_to_json(plan))
     outcomes = {True: 0, False: 0}
-    for place in places(data):
-        for new in ODD:
+    for number, place in enumerate(places(data)):
+        for new in ODD[number % 2 :: 2]:
             try:
                 text = json.dumps(replaced(data, place, new))
             except RecursionError:

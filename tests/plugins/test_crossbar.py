@@ -7,6 +7,6 @@ from plugins.conftest import install
 
 def test_the_simulated_crossbar_as_an_installed_plugin(tmp_path: Path) -> None:
     plugin = install("crossbar", tmp_path)
-    done = plugin.run("-m", "pytest", "-q", "-p", "no:cacheprovider", str(plugin.sources / "tests"))
+    done = plugin.run_tests()
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     assert " passed" in done.stdout

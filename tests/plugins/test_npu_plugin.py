@@ -17,9 +17,15 @@ from mansard.errors import CompileError
 PLUGIN = ROOT / "examples" / "npu_plugin"
 
 
-def test_the_simulated_npu_as_an_installed_plugin(plugin):
-    tests = ["-m", "pytest", "-q", "-p", "no:cacheprovider", str(plugin.sources / "tests")]
-    done = plugin.run(*tests)
+# Language models that read prompts on the NPU, as a whole and in programs that take turns, are in the first.
+SLOW = "language_model and not take_turns and not test_prompts_are_read_on_the_npu"
+
+
+@pytest.mark.parametrize(
+    "selected", [f"not ({SLOW})", pytest.param(SLOW, marks=pytest.mark.slow)], ids=["most", "slow"]
+)
+def test_the_simulated_npu_as_an_installed_plugin(plugin, selected):
+    done = plugin.run_tests("-k", selected)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     assert " passed" in done.stdout
 

@@ -10,6 +10,7 @@ from quantisation.networks import Encoder, Images, Residuals, layers
 import mansard
 from mansard import CompileError, Dim, InputError
 from mansard.dtypes import DType
+from mansard.frontends import import_model
 from mansard.ir.interpreter.graph import interpret
 from mansard.ir.ops import Generic
 from mansard.ir.verify import verify
@@ -21,6 +22,12 @@ IMAGES = [torch.randn(2, 3, 12, 12, generator=torch.Generator().manual_seed(n)) 
 def network():
     torch.manual_seed(0)
     return Images().eval()
+
+
+@pytest.fixture(scope="module")
+def imported(network):
+    """The graph of the network for images of one number."""
+    return import_model(network, (IMAGES[0],))
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +74,7 @@ def sums(graph):
 def test_sums_that_sums_read_are_bytes():
     torch.manual_seed(0)
     module, calls = Residuals().eval(), [torch.randn(1, 4, 6, 6) for _ in range(4)]
+    module = import_model(module, (calls[0],))
     result = mansard.quantize(module, calls)
     assert sums(result.graph) == [[DType.U8, DType.U8]] * 4 and result.report.error < 0.05
     products = mansard.quantize(module, calls, "int8-products")
@@ -100,17 +108,17 @@ def test_a_saved_model_keeps_its_report(compiled, quantised, tmp_path):
     assert loaded.plan.info["quantisation"] == "int8, calibrated"
 
 
-def test_products_alone_are_closer_to_the_float_model(network, quantised):
-    products = mansard.quantize(network, IMAGES, "int8-products")
+def test_products_alone_are_closer_to_the_float_model(imported, quantised):
+    products = mansard.quantize(imported, IMAGES, "int8-products")
     assert products.report.error < quantised.report.error
     assert set(factors(products.graph)) == {(DType.U8, DType.I8)}
 
 
-def test_sixteen_bits_and_signed_bytes(network, quantised):
-    wide = mansard.quantize(network, IMAGES[:2], "int16")
+def test_sixteen_bits_and_signed_bytes(imported, quantised):
+    wide = mansard.quantize(imported, IMAGES[:2], "int16")
     assert set(factors(wide.graph)) == {(DType.I16, DType.I8)} and wide.report.operations == {"int16": 1.0}
     assert wide.report.error < quantised.report.error
-    signed = mansard.quantize(network, IMAGES[:2], signed=True, keep=["head"])
+    signed = mansard.quantize(imported, IMAGES[:2], signed=True, keep=["head"])
     assert factors(signed.graph) == [(DType.I8, DType.I8)] * 4 + [(DType.F32, DType.F32)]
 
 
@@ -131,12 +139,13 @@ def test_mixed_precision_widens_what_changes_the_outputs():
 @pytest.fixture(scope="module")
 def encoder():
     torch.manual_seed(1)
-    return Encoder().eval(), [torch.randn(2, 5, 16) for _ in range(3)]
+    module, calls = Encoder().eval(), [torch.randn(2, 5, 16) for _ in range(3)]
+    return module, import_model(module, (calls[0],)), calls
 
 
 def test_norms_and_activations_stay_float(encoder):
-    module, calls = encoder
-    result = mansard.quantize(module, calls)
+    _, graph, calls = encoder
+    result = mansard.quantize(graph, calls)
     kinds = [layer.precision for layer in result.report.layers]
     assert kinds == ["int8"] * 4 + ["float"] * 2 and result.report.error < 0.05
     assert "both factors are computed" in str(result)
@@ -148,8 +157,8 @@ def test_norms_and_activations_stay_float(encoder):
 
 
 def test_sums_before_norms_read_bytes(encoder):
-    module, calls = encoder
-    result = mansard.quantize(module, calls)
+    _, graph, calls = encoder
+    result = mansard.quantize(graph, calls)
     assert sums(result.graph).count([DType.U8, DType.U8]) == 2  # the residuals
 
 
@@ -165,16 +174,16 @@ def test_a_token_of_outliers_leaves_steps_for_the_others():
     calls = [torch.randn(1, 16, 16) for _ in range(4)]
     for x in calls:
         x[:, 0, 0] = 12.0
-    others = {}
+    graph, others = import_model(module, (calls[0],)), {}
     for ranges in ("minmax", "mse"):
-        model = mansard.compile(mansard.quantize(module, calls, ranges=ranges), devices="cpu")
+        model = mansard.compile(mansard.quantize(graph, calls, ranges=ranges), devices="cpu")
         others[ranges] = distance(model(calls[0])[:, 1:], module(calls[0]).detach()[:, 1:])
     assert others["mse"] < others["minmax"] / 2
 
 
 def test_attention_around_zero(encoder):
-    module, calls = encoder
-    result = mansard.quantize(module, calls, attention=True, ranges="minmax")
+    module, graph, calls = encoder
+    result = mansard.quantize(graph, calls, attention=True, ranges="minmax")
     assert factors(result.graph).count((DType.I8, DType.I8)) == 2
     model = mansard.compile(result, devices="cpu")
     assert distance(model(calls[0]), module(calls[0]).detach()) < 0.05

@@ -92,7 +92,7 @@ def test_crashes_and_hangs_are_reduced(
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     write_graph(parse_graph(TEXT), tmp_path / "model.mir")
     lines: list[str] = []
-    trials = Trials(["cpu"], 1e-3, 1.5, 60.0, lines.append)
+    trials = Trials(["cpu"], 1e-3, 0.6, 60.0, lines.append)
     reduced = reduce_model(tmp_path / "model.mir", tmp_path / "small", trials)
     trials.close()
     assert reduced is not None and reduced.complete, lines

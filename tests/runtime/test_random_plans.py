@@ -132,7 +132,7 @@ def expected(plan: RandomPlan, inputs: list[np.ndarray]) -> list[np.ndarray]:
     return [nodes[n] for n in plan.outputs]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(plan=plans(), data=st.data())
 def test_random_plans_compute_what_numpy_does(plan, data):
     b = plan.builder
@@ -159,7 +159,7 @@ def test_random_plans_compute_what_numpy_does(plan, data):
             device.close()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(plan=plans(), data=st.data())
 def test_random_plans_in_which_a_kernel_fails_leave_nothing_behind(plan, data):
     b = plan.builder

@@ -13,7 +13,7 @@ from mansard.language import load_lm
 @pytest.fixture(scope="session")
 def served_lm(tmp_path_factory):
     folder = write_served_model(tmp_path_factory.mktemp("served"))
-    with load_lm(folder, devices="cpu", context=96, chunk=32, sequences=8, logprobs=True) as lm:
+    with load_lm(folder, devices="cpu", context=96, chunk=8, sequences=8, logprobs=True) as lm:
         yield lm
 
 

@@ -101,10 +101,12 @@ def test_priority_decides_who_waits(server):
             ]
             while server.engine.active < 8:
                 await asyncio.sleep(0.001)
-            late = [one(client, "low", max_tokens=1) for _ in range(8)]
+            # Some tokens each, so that clients see the first of all that began together before others begin.
+            short = {"max_tokens": 16, "extra_body": {"ignore_eos": True}}
+            late = [one(client, "low", **short) for _ in range(8)]
             first = [
-                one(client, "high", max_tokens=1, extra_headers={"X-Priority": "3"}),
-                one(client, "high", max_tokens=1, extra_body={"priority": 3}),
+                one(client, "high", **short, extra_headers={"X-Priority": "3"}),
+                one(client, "high", max_tokens=16, extra_body={"ignore_eos": True, "priority": 3}),
             ]
             waiting = [asyncio.create_task(each) for each in [*late, *first]]
             while server.engine.waiting < 10 and not full[0].done():

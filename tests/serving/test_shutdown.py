@@ -88,7 +88,7 @@ def test_an_address_that_is_taken_is_one_line(tmp_path):
 
 
 def test_the_command_ends_in_order_on_sigterm(tmp_path):
-    folder = write_served_model(tmp_path / "tiny-0.6B", max_position_embeddings=512)
+    folder = write_served_model(tmp_path / "tiny-0.6B", num_hidden_layers=1, max_position_embeddings=512)
     command = [sys.executable, "-m", "mansard", "serve", str(folder), "--device", "cpu", "--port", "0"]
     options = ["--sequences", "1", "--context", "512", "--no-logprobs", "--log-level", "warning"]
     environment = {**os.environ, "MANSARD_API_KEY": "secret"}

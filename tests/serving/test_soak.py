@@ -14,7 +14,7 @@ from collections import Counter
 import openai
 
 CLIENTS = 32
-REQUESTS = int(os.environ.get("MANSARD_SERVE_REQUESTS", "96"))
+REQUESTS = int(os.environ.get("MANSARD_SERVE_REQUESTS", "64"))
 KINDS = ("stream", "stream", "stream", "stream", "whole", "several", "leave", "late", "wrong")
 MESSAGES = [
     {"role": "system", "content": "The quick brown fox jumps over the lazy dog"},

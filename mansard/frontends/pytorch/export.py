@@ -130,7 +130,8 @@ def _bind(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 def _distinct(inputs: Any) -> Any:
-    """The inputs, with a copy of each tensor that occurs twice: torch.export would merge the two."""
+    """The inputs, with a copy of each tensor that occurs twice, which torch.export would merge, and of each
+    view of another tensor, of whose sizes it would make conditions."""
     try:
         leaves, spec = pytree.tree_flatten(inputs)
     except RecursionError:
@@ -138,7 +139,7 @@ def _distinct(inputs: Any) -> Any:
     seen: set[int] = set()
     for i, leaf in enumerate(leaves):
         if isinstance(leaf, torch.Tensor):
-            leaves[i] = leaf.clone() if id(leaf) in seen else leaf
+            leaves[i] = leaf.clone() if id(leaf) in seen or leaf._base is not None else leaf
             seen.add(id(leaf))
     return pytree.tree_unflatten(leaves, spec)
 

@@ -27,9 +27,10 @@ class Timings:
             samples.append(seconds)
 
     def get(self, kind: object) -> float | None:
-        """The typical time of a kind; None if it is not known."""
-        samples = self._samples.get(kind)
-        return sorted(samples)[len(samples) // 2] if samples else None
+        """The median time of a kind in seconds; None if it is not known."""
+        ordered = sorted(self._samples.get(kind) or ())
+        middle = len(ordered) // 2
+        return (ordered[middle] + ordered[~middle]) / 2 if ordered else None
 
 
 class WindowLength:

@@ -156,19 +156,21 @@ def test_huge_angles_keep_their_precision(machine):
         x = (
             np.ldexp(RNG.uniform(0.5, 1, 4000), RNG.integers(15, top, 4000)) * RNG.choice([-1, 1], 4000)
         ).astype(dtype.numpy)
-        for op in ("sin", "cos"):
-            actual = machine.map(lambda b, v, op=op: apply(b, op, [v]), [x], [dtype] * 2, lanes=4)
+        ops = ("sin", "cos")
+        bodies = [lambda b, v, op=op: apply(b, op, [v]) for op in ops]
+        for op, actual in zip(ops, machine.map_all({dtype: bodies}, [x], [dtype], lanes=4), strict=True):
             check_ulps(actual, getattr(np, op)(x.astype(np.longdouble)), 3)
 
 
-@pytest.mark.parametrize("power", [1.0, 2.0, 3.0, -1.0, 0.5, 0.0, 2.7])
-def test_pow_with_a_known_exponent(machine, lanes, power):
+def test_pow_with_a_known_exponent(machine, lanes):
     x = np.abs(arguments(F32))
     if machine.is_gpu:
         x = x[(x > 1e-12) & (x < 1e12)]
-    actual = machine.map(lambda b, v: apply(b, "pow", [v, b.const(power, F32)]), [x], [F32, F32], lanes=lanes)
-    expected = np.power(x.astype(np.longdouble), np.float32(power))
-    check_ulps(actual, expected, 8 if machine.is_gpu else 2)
+    powers = (1.0, 2.0, 3.0, -1.0, 0.5, 0.0, 2.7)
+    bodies = [lambda b, v, power=power: apply(b, "pow", [v, b.const(power, F32)]) for power in powers]
+    for power, actual in zip(powers, machine.map_all({F32: bodies}, [x], [F32], lanes=lanes), strict=True):
+        expected = np.power(x.astype(np.longdouble), np.float32(power))
+        check_ulps(actual, expected, 8 if machine.is_gpu else 2)
 
 
 def test_classification_and_comparison(machine, lanes):
@@ -219,22 +221,22 @@ def test_integer_ops_are_those_of_the_reference(machine, lanes, dtype):
         np.testing.assert_array_equal(result, expected.astype(dtype.numpy), err_msg=op)
 
 
-@pytest.mark.parametrize("divisor", [0, 1, -1, 7, -7])
-def test_division_by_a_known_integer(machine, divisor):
+def test_division_by_a_known_integer(machine):
     x = integers(I32)
-    ops = ("div", "floordiv", "rem")
-    bodies = [lambda b, p, op=op: apply(b, op, [p, b.const(divisor, I32)]) for op in ops]
-    for op, result in zip(ops, machine.map_all({I32: bodies}, [x], [I32]), strict=True):
+    cases = [(op, divisor) for op in ("div", "floordiv", "rem") for divisor in (0, 1, -1, 7, -7)]
+    bodies = [lambda b, p, op=op, n=n: apply(b, op, [p, b.const(n, I32)]) for op, n in cases]
+    for (op, divisor), result in zip(cases, machine.map_all({I32: bodies}, [x], [I32]), strict=True):
         expected = reference.apply(op, [x, np.full_like(x, divisor)], I32, I32)
-        np.testing.assert_array_equal(result, expected, err_msg=op)
+        np.testing.assert_array_equal(result, expected, err_msg=f"{op} {divisor}")
 
 
-@pytest.mark.parametrize("exponent", [0, 1, 2, 5, 10, -1, -2])
-def test_integer_power_with_a_known_exponent(machine, exponent):
+def test_integer_power_with_a_known_exponent(machine):
     x = integers(I64)
-    actual = machine.map(lambda b, p: apply(b, "pow", [p, b.const(exponent, I64)]), [x], [I64, I64])
-    expected = reference.apply("pow", [x, np.full_like(x, exponent)], I64, I64)
-    np.testing.assert_array_equal(actual, expected)
+    exponents = (0, 1, 2, 5, 10, -1, -2)
+    bodies = [lambda b, p, n=n: apply(b, "pow", [p, b.const(n, I64)]) for n in exponents]
+    for exponent, actual in zip(exponents, machine.map_all({I64: bodies}, [x], [I64]), strict=True):
+        expected = reference.apply("pow", [x, np.full_like(x, exponent)], I64, I64)
+        np.testing.assert_array_equal(actual, expected, err_msg=str(exponent))
 
 
 def test_bool_ops_are_those_of_numpy(machine, lanes):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 
@@ -34,6 +35,10 @@ class VulkanConformance(Conformance, VulkanKernels):
     pass
 
 
+REPEATED = {"as a discrete device, --limits vulkan-minimum"}
+"""Variations whose kind of device and whose limits are each in another one that is tested by default."""
+
+
 def _suites() -> dict[str, type[VulkanKernels]]:
     """A class for every variation of every usable device; one that skips where there is none."""
     usable = [info.index for info in vulkan_support.validating_driver().devices() if info.supported]
@@ -47,6 +52,8 @@ def _suites() -> dict[str, type[VulkanKernels]]:
         name += str(variation.index) if variation.index else ""
         base = VulkanKernels if variation.kernels_only else VulkanConformance
         suites[name] = type(name, (base,), {"adapter": VulkanAdapter(variation)})
+        if variation.name in REPEATED and os.environ.get("MANSARD_CONFORMANCE") != "all":
+            suites[name] = pytest.mark.slow(suites[name])
     return suites
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from support.frontends.torch_import import as_module, import_and_check
+from support.frontends.torch_import import as_module, import_and_check, import_and_check_all
 
 from mansard.errors import UnsupportedOpError
 from mansard.frontends import import_model
@@ -39,28 +38,37 @@ def two_sided(x: torch.Tensor) -> Any:
     return frames.abs(), back.imag, real
 
 
-@pytest.mark.parametrize(
-    ("function", "x"),
-    [
-        (lambda x: (fft.rfft(x).abs(), fft.fft(x).angle(), fft.fft2(x).real), X),
-        (lambda x: (fft.ifft(fft.fft(x) * (1 + 2j)).imag, fft.fftshift(fft.fft2(x)).abs()), X),
-        (lambda x: fft.irfft2(fft.rfft2(x, norm="ortho") * 2, s=(8, 10), norm="ortho"), X),
-        (lambda x: (fft.irfft(fft.rfft(x[..., :9]), 9), fft.hfft(torch.complex(x, x))), X),
-        (rotated, X),
-        (lambda x: (torch.exp(1j * x).real, (x + 1j * x).conj().imag), X),
-        (lambda x: (torch.complex(x, x) @ torch.complex(x, -x).mT).imag, X),
-        (lambda x: torch.stft(x, 16, 8, window=HANN, return_complex=True).abs(), SIGNAL),
-        (
-            lambda x: torch.stft(x[0], 16, window=torch.ones(16), normalized=True, return_complex=False),
-            SIGNAL,
-        ),
-        (echo, SIGNAL),
-        (two_sided, SIGNAL),
-    ],
-)
+def test_transforms() -> None:
+    def transformed(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        one, two = fft.fft(x), fft.fft2(x)
+        return (
+            fft.rfft(x).abs(), one.angle(), two.real, fft.ifft(one * (1 + 2j)).imag, fft.fftshift(two).abs(),
+            fft.irfft2(fft.rfft2(x, norm="ortho") * 2, s=(8, 10), norm="ortho"),
+            fft.irfft(fft.rfft(x[..., :9]), 9), fft.hfft(torch.complex(x, x)),
+        )  # fmt: skip
+
+    import_and_check(transformed, X)
+
+
+def test_values_are_pairs() -> None:
+    functions = {
+        "rotated": rotated,
+        "elements": lambda x: (torch.exp(1j * x).real, (x + 1j * x).conj().imag),
+        "product": lambda x: (torch.complex(x, x) @ torch.complex(x, -x).mT).imag,
+    }
+    import_and_check_all({name: (function, X) for name, function in functions.items()})
+
+
 @pytest.mark.filterwarnings("ignore:.*return_complex=False")
-def test_values_are_pairs(function: Callable[[torch.Tensor], Any], x: torch.Tensor) -> None:
-    import_and_check(function, x)
+def test_spectra_of_frames() -> None:
+    functions = {
+        "magnitudes": lambda x: torch.stft(x, 16, 8, window=HANN, return_complex=True).abs(),
+        "normalized": lambda x: torch.stft(
+            x[0], 16, window=torch.ones(16), normalized=True, return_complex=False),
+        "echo": echo,
+        "two-sided": two_sided,
+    }  # fmt: skip
+    import_and_check_all({name: (function, SIGNAL) for name, function in functions.items()})
 
 
 def test_an_op_without_a_rule_for_pairs_is_named_without_torchs_notes() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.frontends.torch_import import Apply, check, import_and_check
+from support.frontends.torch_import import Apply, check, import_and_check, import_and_check_all
 from torch import nn
 from torch._higher_order_ops.scan import scan
 from torch._higher_order_ops.while_loop import while_loop
@@ -57,6 +57,7 @@ def test_a_loop_with_a_bound_ends_where_its_condition_does() -> None:
         check(graph, module, (torch.tensor(x),))
 
 
+@pytest.mark.slow  # one of the unsupported ops of test_frontend
 def test_a_loop_without_a_bound_is_refused() -> None:
     def endless(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return while_loop(lambda x: x.sum() < 20, lambda x: (x * 2,), (x,))
@@ -69,19 +70,21 @@ def test_scans() -> None:
     def running(x: torch.Tensor, lines: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return scan(lambda carry, y: (carry + y, carry * y), x, lines)
 
-    import_and_check(running, X, torch.randn(4, 3))
-    import_and_check(
-        lambda x, lines: scan(lambda c, y: (c * y, c + 0), x, lines, reverse=True), X, torch.randn(4, 3)
-    )
+    def reversed_lines(x: torch.Tensor, lines: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return scan(lambda carry, y: (carry * y, carry + 0), x, lines, reverse=True)
+
+    import_and_check(lambda x, lines: (running(x, lines), reversed_lines(x, lines)), X, torch.randn(4, 3))
 
 
 def test_functions_that_read_tensors() -> None:
     a = torch.randn(3, 4)
-    import_and_check(lambda a: (torch.cov(a), torch.corrcoef(a), torch.cov(a[0], correction=0)), a)
     weights = torch.tensor([1, 2, 1, 3]), torch.rand(4)
-    import_and_check(lambda a, f, w: torch.cov(a, fweights=f, aweights=w), a, *weights)
-    import_and_check(lambda a, b: (torch.equal(a, b), torch.allclose(a, b), a.equal(a)), a, a.clone())
-    import_and_check(lambda a, b: (torch.equal(a, b), torch.allclose(a, b, atol=9)), a, a + 1)
+    import_and_check_all({
+        "covariance": (lambda a: (torch.cov(a), torch.corrcoef(a), torch.cov(a[0], correction=0)), a),
+        "weights": (lambda a, f, w: torch.cov(a, fweights=f, aweights=w), a, *weights),
+        "equal": (lambda a, b: (torch.equal(a, b), torch.allclose(a, b), a.equal(a)), a, a.clone()),
+        "close": (lambda a, b: (torch.equal(a, b), torch.allclose(a, b, atol=9)), a, a + 1),
+    })  # fmt: skip
 
 
 def test_products_of_bytes() -> None:

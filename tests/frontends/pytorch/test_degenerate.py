@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import torch
 import torch.nn.functional as F
-from support.frontends.torch_import import import_and_check
+from support.frontends.torch_import import as_module, check, import_and_check_all
 from torch import nn
+
+from mansard.frontends import import_model
 
 torch.manual_seed(0)
 randn = torch.randn
@@ -54,24 +55,26 @@ NUMBER: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", EMPTY)
-def test_tensors_without_elements(name: str) -> None:
-    function, *inputs = EMPTY[name]
-    import_and_check(function, *inputs)
+def test_tensors_without_elements() -> None:
+    import_and_check_all(EMPTY)
 
 
-@pytest.mark.parametrize("name", NUMBER)
-def test_tensors_without_dims(name: str) -> None:
-    import_and_check(NUMBER[name], torch.tensor(1.5))
+def test_tensors_without_dims() -> None:
+    import_and_check_all({name: (function, torch.tensor(1.5)) for name, function in NUMBER.items()})
 
 
-@pytest.mark.parametrize("value", [torch.inf, -torch.inf, torch.nan])
-def test_softmax_of_a_number_that_is_not_finite(value: float) -> None:
-    import_and_check(lambda a: (a.softmax(0), a.log_softmax(0)), torch.tensor(value))
+def test_softmax_of_a_number_that_is_not_finite() -> None:
+    module = as_module(lambda a: (a.softmax(0), a.log_softmax(0)))
+    graph = import_model(module, torch.tensor(1.5))
+    for value in (torch.inf, -torch.inf, torch.nan):
+        check(graph, module, (torch.tensor(value),))
 
 
 def test_bilinear_and_unfold() -> None:
-    import_and_check(nn.Bilinear(3, 4, 5), randn(2, 6, 3), randn(2, 6, 4))
-    import_and_check(F.bilinear, randn(3), randn(4), randn(5, 3, 4))
-    import_and_check(lambda a: F.unfold(a, (2, 3), padding=1, stride=2, dilation=(1, 2)), randn(2, 3, 9, 8))
-    import_and_check(lambda a: F.fold(F.unfold(a, 2), (9, 8), 2), randn(3, 9, 8))
+    import_and_check_all({
+        "layer": (nn.Bilinear(3, 4, 5), randn(2, 6, 3), randn(2, 6, 4)),
+        "function": (F.bilinear, randn(3), randn(4), randn(5, 3, 4)),
+        "unfold": (
+            lambda a: F.unfold(a, (2, 3), padding=1, stride=2, dilation=(1, 2)), randn(2, 3, 9, 8)),
+        "fold": (lambda a: F.fold(F.unfold(a, 2), (9, 8), 2), randn(3, 9, 8)),
+    })  # fmt: skip

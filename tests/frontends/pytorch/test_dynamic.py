@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from support.frontends.torch_import import as_module, check
+from support.frontends.torch_import import SideBySide, as_module, check
 from torch import nn
 from torch.export import Dim
 
@@ -31,13 +31,15 @@ GROUP_NORM = nn.GroupNorm(4, 8)
 for parameter in GROUP_NORM.parameters():
     nn.init.normal_(parameter)
 Inputs = Callable[[int], tuple[torch.Tensor, ...]]
+Case = tuple[Any, Inputs, tuple[Any, ...]]
 
 
 def vectors(n: int) -> tuple[torch.Tensor, ...]:
     return (randn(2, n, 4),)
 
 
-CASES: dict[str, tuple[Any, Inputs, tuple[Any, ...]]] = {
+# Cases over the same dims are imported side by side: an export costs more than most ops.
+SEQUENCES: dict[str, Case] = {
     "linear": (nn.Linear(4, 3), vectors, ({1: S},)),
     "layer_norm": (nn.LayerNorm(4), vectors, ({1: S},)),
     "softmax": (lambda a: a.softmax(1), vectors, ({1: S},)),
@@ -46,19 +48,28 @@ CASES: dict[str, tuple[Any, Inputs, tuple[Any, ...]]] = {
     "heads": (
         lambda a: a.view(a.shape[0], a.shape[1], 2, 4).transpose(1, 2), lambda n: (randn(2, n, 8),),
         ({1: S},)),
+    "arange": (lambda a: a + torch.arange(a.shape[1])[:, None], vectors, ({1: S},)),
+    "causal mask": (lambda a: (a @ a.mT).tril(), vectors, ({1: S},)),
+    "cumsum": (lambda a: (a.cumsum(1), a.flip(1), a.repeat(1, 2, 1)), vectors, ({1: S},)),
+    "group_norm": (nn.GroupNorm(2, 4), lambda n: (randn(2, 4, n),), ({2: S},)),
+    "embedding": (nn.Embedding(10, 4), lambda n: (torch.randint(0, 10, (2, n)),), ({1: S},)),
+    "adaptive pool": (nn.AdaptiveAvgPool2d(1), lambda n: (randn(1, 2, n, 5),), ({2: S},)),
+    "a size as an output": (lambda a: (a.sum(), a.shape[1]), vectors, ({1: S},)),
+    "sort": (lambda a: a.sort(1), vectors, ({1: S},)),
+    "gather": (
+        lambda a, i: a.gather(1, i), lambda n: (randn(2, 9), torch.randint(0, 9, (2, n))),
+        (None, {1: S})),
+    "scatter": (
+        lambda a, i: a.scatter(1, i, 2.0), lambda n: (randn(2, 9), torch.randint(0, 9, (2, n))),
+        (None, {1: S})),
+}  # fmt: skip
+DERIVED: dict[str, Case] = {
     "merged batch": (
         lambda a: a[:, None].expand(-1, 3, -1, -1).reshape(a.shape[0] * 3, -1), lambda n: (randn(n, 2, 4),),
         ({0: B},)),
     "multiples": (
         nn.Sequential(nn.Conv2d(3, 4, 3, stride=2, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
         lambda n: (randn(1, 3, 8 * n, 8 * n),), ({2: 8 * K, 3: 8 * K},)),
-    "strided convolution": (
-        nn.Conv1d(3, 4, 3, stride=2, padding=1),
-        lambda n: (randn(1, 3, n + 5),),
-        ({2: Dim("l", min=5, max=100)},)),
-    "residual convolution": (
-        lambda a: a + F.conv1d(a, torch.ones(3, 3, 3), padding=1),
-        lambda n: (randn(1, 3, n + 2),), ({2: S},)),
     "group norm": (
         GROUP_NORM, lambda n: (randn(n, 8, n + 1, 3),), ({0: B, 2: B + 1},)),
     "nearest by a factor": (
@@ -71,39 +82,46 @@ CASES: dict[str, tuple[Any, Inputs, tuple[Any, ...]]] = {
         lambda a: (F.interpolate(a, scale_factor=2, mode="bilinear"),
                    F.interpolate(a, scale_factor=2, mode="bilinear", align_corners=True)),
         lambda n: (randn(n, 2, n + 1, 6),), ({0: B, 2: B + 1},)),
-    "linear to a size": (
-        lambda a, b: F.interpolate(a, size=b.shape[2:], mode="bilinear"),
-        lambda n: (randn(1, 2, n, 3), randn(1, 2, 3 * n, 7)), ({2: K}, {2: 3 * K})),
-    "cubic": (
-        lambda a: F.interpolate(a, scale_factor=2, mode="bicubic"),
-        lambda n: (randn(1, 2, n + 1, 3),), ({2: K + 1},)),
     "reflected border": (
         lambda a: F.pad(a, (1, 2), mode="reflect"), lambda n: (randn(2, 3, n + 2),), ({2: K + 2},)),
     "deviations": (
         lambda a: (a.std(), a.std((1, 2)), a.var(2, correction=0)),
         lambda n: (randn(n, 3, n + 1),), ({0: K, 2: K + 1},)),
-    "slices": (
-        lambda a: (a[:, 1:], a[:, :-1], a[:, -1:], a[:, ::2]), lambda n: (randn(2, n + 2, 4),),
-        ({1: Dim("l", min=3, max=90)},)),
     "halves": (
         lambda a: torch.cat([a[:, a.shape[1] // 2 :], a[:, : a.shape[1] // 2]], 1) * 2,
         lambda n: (randn(2, 2 * n, 4),), ({1: 2 * K},)),
+    "batch_norm": (nn.BatchNorm2d(3), lambda n: (randn(n, 3, 4, 4),), ({0: B},)),
+    "windows of four": (
+        lambda a: a.view(2, a.shape[1] // 4, 4, 3).sum(2), lambda n: (randn(2, 4 * n, 3),), ({1: 4 * K},)),
+}  # fmt: skip
+CASES: dict[str, Case] = {
+    "encoder layer": (
+        nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), lambda n: (randn(2, n, 8),), ({1: S},)),
+    "cubic": (
+        lambda a: F.interpolate(a, scale_factor=2, mode="bicubic"),
+        lambda n: (randn(1, 2, n + 1, 3),), ({2: K + 1},)),
+    "linear to a size": (
+        lambda a, b: F.interpolate(a, size=b.shape[2:], mode="bilinear"),
+        lambda n: (randn(1, 2, n, 3), randn(1, 2, 3 * n, 7)), ({2: K}, {2: 3 * K})),
+    "strided convolution": (
+        nn.Conv1d(3, 4, 3, stride=2, padding=1),
+        lambda n: (randn(1, 3, n + 5),),
+        ({2: Dim("l", min=5, max=100)},)),
+    "residual convolution": (
+        lambda a: a + F.conv1d(a, torch.ones(3, 3, 3), padding=1),
+        lambda n: (randn(1, 3, n + 2),), ({2: S},)),
+    "slices": (
+        lambda a: (a[:, 1:], a[:, :-1], a[:, -1:], a[:, ::2]), lambda n: (randn(2, n + 2, 4),),
+        ({1: Dim("l", min=3, max=90)},)),
     "cat": (
         lambda a, b: torch.cat([a, b], 1), lambda n: (randn(2, n, 4), randn(2, n + 3, 4)), ({1: S}, {1: T})),
-    "arange": (lambda a: a + torch.arange(a.shape[1])[:, None], vectors, ({1: S},)),
-    "causal mask": (lambda a: (a @ a.mT).tril(), vectors, ({1: S},)),
-    "cumsum": (lambda a: (a.cumsum(1), a.flip(1), a.repeat(1, 2, 1)), vectors, ({1: S},)),
     "reductions": (
         lambda a: (a.mean(1), a.var(1), a.argmax(1), a.amax(1)), lambda n: (randn(2, n + 1, 4),),
         ({1: Dim("l", min=2, max=77)},)),
-    "batch_norm": (nn.BatchNorm2d(3), lambda n: (randn(n, 3, 4, 4),), ({0: B},)),
-    "group_norm": (nn.GroupNorm(2, 4), lambda n: (randn(2, 4, n),), ({2: S},)),
     "two dims": (lambda a, b: a @ b, lambda n: (randn(n, 4), randn(4, n + 1)), ({0: S}, {1: T})),
-    "embedding": (nn.Embedding(10, 4), lambda n: (torch.randint(0, 10, (2, n)),), ({1: S},)),
     "interpolate": (
         lambda a: F.interpolate(a, scale_factor=2, mode="bilinear"), lambda n: (randn(1, 2, n + 1, 5),),
         ({2: Dim("l", min=2, max=77)},)),
-    "adaptive pool": (nn.AdaptiveAvgPool2d(1), lambda n: (randn(1, 2, n, 5),), ({2: S},)),
     "adaptive pools": (
         lambda a: tuple(F.adaptive_avg_pool1d(a, n) for n in (2, 3, 7)), lambda n: (randn(1, 2, n + 1),),
         ({2: Dim("l", min=2, max=77)},)),
@@ -111,7 +129,7 @@ CASES: dict[str, tuple[Any, Inputs, tuple[Any, ...]]] = {
         lambda a: tuple(F.adaptive_avg_pool2d(a, size) for size in (2, (3, 1), (None, 2))),
         lambda n: (randn(1, 2, n + 1, 2 * n + 3),), (PLANE,)),
     "adaptive pools of volumes": (
-        lambda a: (F.adaptive_avg_pool3d(a, (2, 3, 2)), F.adaptive_max_pool3d(a, (2, 1, 3))),
+        lambda a: F.adaptive_avg_pool3d(a, (2, 3, 2)),
         lambda n: (randn(1, 2, n + 1, 5, 2 * n + 3),), ({2: PLANE[2], 4: PLANE[3]},)),
     "adaptive maxima with positions": (
         lambda a: (
@@ -121,32 +139,50 @@ CASES: dict[str, tuple[Any, Inputs, tuple[Any, ...]]] = {
     "area of other sizes": (
         lambda a: (F.interpolate(a, scale_factor=2, mode="area"), F.interpolate(a, size=(3, 4), mode="area")),
         lambda n: (randn(1, 2, n + 1, 5),), ({2: Dim("l", min=2, max=77)},)),
-    "a size as an output": (lambda a: (a.sum(), a.shape[1]), vectors, ({1: S},)),
-    "sort": (lambda a: a.sort(1), vectors, ({1: S},)),
     "topk": (lambda a: a.topk(2, 1), lambda n: (randn(2, n + 2, 4),), ({1: Dim("l", min=3, max=77)},)),
-    "gather": (
-        lambda a, i: a.gather(1, i), lambda n: (randn(2, 9), torch.randint(0, 9, (2, n))),
-        (None, {1: S})),
-    "scatter": (
-        lambda a, i: a.scatter(1, i, 2.0), lambda n: (randn(2, 9), torch.randint(0, 9, (2, n))),
-        (None, {1: S})),
-    "encoder layer": (
-        nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), lambda n: (randn(2, n, 8),), ({1: S},)),
     "lstm over a batch": (nn.LSTM(4, 6, batch_first=True), lambda n: (randn(n, 3, 4),), ({0: B},)),
-    "windows of four": (
-        lambda a: a.view(2, a.shape[1] // 4, 4, 3).sum(2), lambda n: (randn(2, 4 * n, 3),), ({1: 4 * K},)),
 }  # fmt: skip
+REPEATED = {
+    "interpolate",  # "linear by a factor"
+    "cubic",  # "linear by a factor", and resizing to static sizes in test_ops
+    "encoder layer",  # layers and attention of any length apart, and tests/models
+    "linear to a size",  # "linear by a factor" and "nearest to a size"
+    "adaptive pools",  # the pools of planes and volumes
+    "adaptive maxima with positions",  # the positions of the last NaN
+    "lstm over a batch",  # test_recurrent
+}
+"""Left to the slow tests; beside each what has the same path."""
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in REPEATED else []) for name in CASES]
+)
 def test_dynamic(name: str) -> None:
     function, inputs, shapes = CASES[name]
     module = as_module(function)
     graph = import_model(module, inputs(6), dynamic_shapes=shapes)
-    stated = {d for spec in shapes if spec for d in spec.values()}
-    assert graph.dims().keys() == {getattr(d, "root", d).__name__ for d in stated}
+    assert graph.dims().keys() == roots(shapes)
     for n in (6, 3, 1, 7):
         check(graph, module, inputs(n))
+
+
+def roots(shapes: tuple[Any, ...]) -> set[str]:
+    return {getattr(d, "root", d).__name__ for spec in shapes if spec for d in spec.values()}
+
+
+@pytest.mark.parametrize("cases", [SEQUENCES, DERIVED], ids=["sequences", "derived"])
+def test_dynamic_side_by_side(cases: dict[str, Case]) -> None:
+    modules = [as_module(function) for function, _, _ in cases.values()]
+    module = SideBySide(modules, [len(inputs(6)) for _, inputs, _ in cases.values()])
+    shapes = tuple(spec for _, _, specs in cases.values() for spec in specs)
+
+    def every(n: int) -> list[torch.Tensor]:
+        return [x for _, inputs, _ in cases.values() for x in inputs(n)]
+
+    graph = import_model(module, every(6), dynamic_shapes=(shapes,))
+    assert graph.dims().keys() == roots(shapes)
+    for n in (6, 3, 1, 7):
+        check(graph, module, every(n))
 
 
 def test_ranges_and_divisors_are_the_users() -> None:
@@ -178,12 +214,15 @@ def test_positions_of_adaptive_maxima_are_those_of_the_last_nan(shapes: Any) -> 
     x = plane.view(1, 1, 5, 7)
     module = as_module(
         lambda a: (
-            F.adaptive_max_pool1d(a[0], 3, return_indices=True)[1],
-            F.adaptive_max_pool2d(a, (2, 3), return_indices=True)[1],
-            F.adaptive_max_pool3d(a, (1, 2, 2), return_indices=True)[1],
+            F.adaptive_max_pool1d(a[0], 3, return_indices=True),
+            F.adaptive_max_pool2d(a, (2, 3), return_indices=True),
+            F.adaptive_max_pool3d(a, (1, 2, 2), return_indices=True),
         )
     )
-    check(import_model(module, (x,), dynamic_shapes=shapes), module, (x,))
+    graph = import_model(module, (x,), dynamic_shapes=shapes)
+    check(graph, module, (x,))
+    for n in (6, 1, 7) if shapes else ():
+        check(graph, module, (randn(1, 1, n + 1, 2 * n + 3),))
 
 
 def test_halves_are_averaged_in_f32() -> None:
@@ -246,13 +285,14 @@ EMPTIED: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", EMPTIED)
-def test_a_stated_minimum_of_zero_is_honoured(name: str) -> None:
-    module = as_module(EMPTIED[name])
-    graph = import_model(module, vectors(5), dynamic_shapes=({1: OurDim("n", 0, 9)},))
+def test_a_stated_minimum_of_zero_is_honoured() -> None:
+    count = len(EMPTIED)
+    module = SideBySide([as_module(function) for function in EMPTIED.values()], [1] * count)
+    shapes = {"inputs": ({1: OurDim("n", 0, 9)},) * count}
+    graph = import_model(module, vectors(5) * count, dynamic_shapes=shapes)
     assert graph.dims()["n"].min == 0
     for n in (0, 1, 5):
-        check(graph, module, vectors(n))
+        check(graph, module, vectors(n) * count)
 
 
 @pytest.mark.parametrize("function", [lambda a: a[:, :1], lambda a: a[:, -1] + 1])

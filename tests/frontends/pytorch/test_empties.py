@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 from support import vulkan_support
-from support.frontends.torch_import import Apply
+from support.frontends.torch_import import Apply, SideBySide, as_module
 from support.graph_runner import compiled, outputs, run
+from torch.utils import _pytree as pytree
 
 from mansard.dims import Dim
 from mansard.errors import ImportModelError, ModelAssertionError
 from mansard.frontends import import_model
-from mansard.ir import Assert
+from mansard.ir import Assert, Graph
 from mansard.ir.interpreter.graph import interpret
 
 torch.manual_seed(0)
@@ -24,11 +26,17 @@ X, ROWS = torch.randn(3, 4), torch.zeros(0, 4)
 NOWHERE = torch.zeros(0, 4, dtype=torch.int64)
 
 
+@cache
+def imported(function: Callable[..., Any], *inputs: torch.Tensor) -> Graph:
+    """Once for the interpreter and every device."""
+    return import_model(as_module(function), inputs)
+
+
 def agree(device: str, function: Callable[..., Any], *inputs: torch.Tensor) -> None:
     """A function of one or more results."""
-    graph = import_model(Apply(function), inputs)
+    graph = imported(function, *inputs)
     with torch.no_grad():
-        expected = function(*inputs)
+        expected = pytree.tree_leaves(function(*inputs))
     arrays = [x.numpy() for x in inputs]
     for results in (interpret(graph, arrays), run(graph, arrays, device)):
         for result, tensor in zip(results, expected, strict=True):
@@ -45,16 +53,17 @@ def device(request: pytest.FixtureRequest) -> str:
 
 @pytest.mark.filterwarnings("ignore:.*degrees of freedom")
 def test_reductions(device: str) -> None:
-    def results(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        none, narrow = x[:0], x[:, :0]
-        return (
-            none.sum(), none.prod(), none.sum(0), narrow.sum(1), narrow.prod(1), none.mean(), none.mean(0),
-            narrow.mean(1), none.var(0), x[:1].var(0), none.std(0), none.norm(), none.norm(dim=0),
-            (none > 0).any(), (none > 0).all(), (none > 0).any(0), (none > 0).all(0), none.long().sum(),
-            none.int().prod(0), torch.logsumexp(none, 0), none.amax(1), none.argmax(1), none.cumsum(0),
-        )  # fmt: skip
+    agree(device, reductions, X)
 
-    agree(device, results, X)
+
+def reductions(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    none, narrow = x[:0], x[:, :0]
+    return (
+        none.sum(), none.prod(), none.sum(0), narrow.sum(1), narrow.prod(1), none.mean(), none.mean(0),
+        narrow.mean(1), none.var(0), x[:1].var(0), none.std(0), none.norm(), none.norm(dim=0),
+        (none > 0).any(), (none > 0).all(), (none > 0).any(0), (none > 0).all(0), none.long().sum(),
+        none.int().prod(0), torch.logsumexp(none, 0), none.amax(1), none.argmax(1), none.cumsum(0),
+    )  # fmt: skip
 
 
 def test_extremes_of_nothing_are_an_error() -> None:
@@ -103,32 +112,38 @@ PRODUCTS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("name", PRODUCTS)
-def test_products(device: str, name: str) -> None:
-    function, inputs = PRODUCTS[name]
-    agree(device, function, *inputs)
+EVERY_PRODUCT = SideBySide(
+    [as_module(function) for function, _ in PRODUCTS.values()],
+    [len(inputs) for _, inputs in PRODUCTS.values()],
+)
+
+
+def test_products(device: str) -> None:
+    agree(device, EVERY_PRODUCT, *(x for _, inputs in PRODUCTS.values() for x in inputs))
 
 
 def test_rows_and_views(device: str) -> None:
-    def results(x: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        none, narrow = x[:0], x[:, :0]
-        return (
-            F.softmax(narrow, -1), F.softmax(none, -1), F.log_softmax(none, 0), F.layer_norm(rows, (4,)),
-            torch.cat([none, x, x[1:1]]), torch.cat([narrow, x], 1), torch.stack([none, none]), none.t(),
-            none.permute(1, 0).contiguous(), none.reshape(2, 0), rows.flatten(), narrow.flip(0), rows + 1,
-            rows.relu(), F.pad(none, (1, 1, 1, 2)), F.pad(narrow, (2, 1)), torch.sort(rows, 0)[0],
-        )  # fmt: skip
+    agree(device, rows_and_views, X, ROWS)
 
-    agree(device, results, X, ROWS)
+
+def rows_and_views(x: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    none, narrow = x[:0], x[:, :0]
+    return (
+        F.softmax(narrow, -1), F.softmax(none, -1), F.log_softmax(none, 0), F.layer_norm(rows, (4,)),
+        torch.cat([none, x, x[1:1]]), torch.cat([narrow, x], 1), torch.stack([none, none]), none.t(),
+        none.permute(1, 0).contiguous(), none.reshape(2, 0), rows.flatten(), narrow.flip(0), rows + 1,
+        rows.relu(), F.pad(none, (1, 1, 1, 2)), F.pad(narrow, (2, 1)), torch.sort(rows, 0)[0],
+    )  # fmt: skip
 
 
 def test_indices(device: str) -> None:
-    def results(x: torch.Tensor, i: torch.Tensor, updates: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        rows = i[:, 0]
-        put = x.index_put((rows,), updates)
-        return (
-            torch.gather(x, 0, i), x[rows], torch.index_select(x, 0, rows), F.embedding(rows, x), put,
-            x.scatter(0, i, updates), x.scatter_add(0, i, updates), x.index_add(0, rows, updates),
-        )  # fmt: skip
+    agree(device, at_indices, X, NOWHERE, ROWS)
 
-    agree(device, results, X, NOWHERE, ROWS)
+
+def at_indices(x: torch.Tensor, i: torch.Tensor, updates: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    rows = i[:, 0]
+    put = x.index_put((rows,), updates)
+    return (
+        torch.gather(x, 0, i), x[rows], torch.index_select(x, 0, rows), F.embedding(rows, x), put,
+        x.scatter(0, i, updates), x.scatter_add(0, i, updates), x.index_add(0, rows, updates),
+    )  # fmt: skip

@@ -1,4 +1,7 @@
-"""Every op a model is likely to use: imported, run in the reference interpreter, compared with PyTorch."""
+"""Every op a model is likely to use: imported, run in the reference interpreter, compared with PyTorch.
+
+Ops of one kind are imported as one module: an export costs more than an op.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from support.frontends.torch_import import import_and_check
+from support.frontends.torch_import import import_and_check, import_and_check_all
 from torch import nn
 
 torch.manual_seed(0)
@@ -36,12 +39,11 @@ ACTIVATIONS: dict[str, nn.Module] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ACTIVATIONS)
-def test_layers_of_vectors(name: str) -> None:
-    import_and_check(ACTIVATIONS[name], MATRIX)
+def test_layers_of_vectors() -> None:
+    import_and_check_all({name: (layer, MATRIX) for name, layer in ACTIVATIONS.items()})
 
 
-IMAGE_LAYERS: dict[str, nn.Module] = {
+CONVOLUTIONS: dict[str, nn.Module] = {
     "conv": nn.Conv2d(3, 4, 3), "conv stride": nn.Conv2d(3, 4, 3, stride=2, padding=1),
     "conv dilation": nn.Conv2d(3, 4, 3, dilation=2),
     "conv same": nn.Conv2d(3, 4, 3, padding="same", bias=False),
@@ -49,12 +51,17 @@ IMAGE_LAYERS: dict[str, nn.Module] = {
     "depthwise multiplier": nn.Conv2d(3, 6, 3, groups=3),
     "transposed": nn.ConvTranspose2d(3, 4, 3, stride=2, padding=1, output_padding=1),
     "batch_norm": nn.BatchNorm2d(3), "instance_norm": nn.InstanceNorm2d(3), "group_norm": nn.GroupNorm(3, 3),
+}  # fmt: skip
+POOLS: dict[str, nn.Module] = {
     "max_pool": nn.MaxPool2d(2), "max_pool padded": nn.MaxPool2d(3, 2, 1),
     "max_pool ceil": nn.MaxPool2d(3, 2, ceil_mode=True), "avg_pool": nn.AvgPool2d(2),
     "avg_pool padded": nn.AvgPool2d(3, 2, 1),
     "avg_pool inner": nn.AvgPool2d(3, 2, 1, count_include_pad=False),
     "adaptive_avg 1": nn.AdaptiveAvgPool2d(1), "adaptive_avg uneven": nn.AdaptiveAvgPool2d((3, 2)),
-    "adaptive_max": nn.AdaptiveMaxPool2d(1), "nearest": nn.Upsample(scale_factor=2),
+    "adaptive_max": nn.AdaptiveMaxPool2d(1),
+}  # fmt: skip
+RESIZED: dict[str, nn.Module] = {
+    "nearest": nn.Upsample(scale_factor=2),
     "nearest uneven": nn.Upsample(size=(11, 5)), "bilinear": nn.Upsample(scale_factor=2, mode="bilinear"),
     "bilinear corners": nn.Upsample(size=(11, 5), mode="bilinear", align_corners=True),
     "bicubic": nn.Upsample(scale_factor=2, mode="bicubic"), "reflect": nn.ReflectionPad2d(2),
@@ -63,33 +70,30 @@ IMAGE_LAYERS: dict[str, nn.Module] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", IMAGE_LAYERS)
-def test_layers_of_images(name: str) -> None:
-    layer = IMAGE_LAYERS[name]
-    if isinstance(layer, nn.BatchNorm2d):
-        layer(IMAGE)  # statistics that are not 0 and 1
-    import_and_check(layer, IMAGE)
+@pytest.mark.parametrize("layers", [CONVOLUTIONS, POOLS, RESIZED], ids=["convolutions", "pools", "resized"])
+def test_layers_of_images(layers: dict[str, nn.Module]) -> None:
+    if "batch_norm" in layers:
+        layers["batch_norm"](IMAGE)  # statistics that are not 0 and 1
+    import_and_check_all({name: (layer, IMAGE) for name, layer in layers.items()})
 
 
-OTHER_LAYERS: dict[str, tuple[nn.Module, tuple[torch.Tensor, ...]]] = {
-    "grouped conv": (nn.Conv2d(4, 6, 3, groups=2), (randn(2, 4, 6, 6),)),
-    "conv1d": (nn.Conv1d(3, 4, 3, padding=1), (randn(2, 3, 9),)),
-    "conv3d": (nn.Conv3d(2, 3, 2), (randn(1, 2, 4, 4, 4),)),
-    "max_pool1d": (nn.MaxPool1d(2), (randn(2, 3, 8),)), "avg_pool1d": (nn.AvgPool1d(2), (randn(2, 3, 8),)),
-    "pixel_shuffle": (nn.PixelShuffle(2), (randn(2, 4, 3, 3),)),
-    "embedding": (nn.Embedding(10, 4), (ints(0, 10, 2, 3),)),
-    "embedding_bag": (nn.EmbeddingBag(10, 4, mode="sum"), (ints(0, 10, 2, 3),)),
+OTHER_LAYERS: dict[str, tuple[Any, ...]] = {
+    "grouped conv": (nn.Conv2d(4, 6, 3, groups=2), randn(2, 4, 6, 6)),
+    "conv1d": (nn.Conv1d(3, 4, 3, padding=1), randn(2, 3, 9)),
+    "conv3d": (nn.Conv3d(2, 3, 2), randn(1, 2, 4, 4, 4)),
+    "max_pool1d": (nn.MaxPool1d(2), randn(2, 3, 8)), "avg_pool1d": (nn.AvgPool1d(2), randn(2, 3, 8)),
+    "pixel_shuffle": (nn.PixelShuffle(2), randn(2, 4, 3, 3)),
+    "embedding": (nn.Embedding(10, 4), ints(0, 10, 2, 3)),
+    "embedding_bag": (nn.EmbeddingBag(10, 4, mode="sum"), ints(0, 10, 2, 3)),
     "multihead": (
-        nn.MultiheadAttention(8, 2, batch_first=True), (randn(2, 5, 8), randn(2, 5, 8), randn(2, 5, 8))),
-    "encoder layer": (nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), (randn(2, 5, 8),)),
-    "lstm": (nn.LSTM(4, 6, batch_first=True), (randn(2, 3, 4),)), "gru": (nn.GRU(4, 6), (randn(3, 2, 4),)),
+        nn.MultiheadAttention(8, 2, batch_first=True), randn(2, 5, 8), randn(2, 5, 8), randn(2, 5, 8)),
+    "encoder layer": (nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), randn(2, 5, 8)),
+    "lstm": (nn.LSTM(4, 6, batch_first=True), randn(2, 3, 4)), "gru": (nn.GRU(4, 6), randn(3, 2, 4)),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", OTHER_LAYERS)
-def test_other_layers(name: str) -> None:
-    layer, inputs = OTHER_LAYERS[name]
-    import_and_check(layer, *inputs)
+def test_other_layers() -> None:
+    import_and_check_all(OTHER_LAYERS)
 
 
 UNARY = [
@@ -118,13 +122,11 @@ ELEMENTWISE = {
 
 @pytest.mark.parametrize("name", ELEMENTWISE)
 def test_elementwise(name: str) -> None:
-    """One module computes all of them: an export costs more than an op."""
     functions, inputs = ELEMENTWISE[name]
     import_and_check(lambda *x: tuple(getattr(torch, f)(*x) for f in functions), *inputs)
 
 
-FUNCTIONS: dict[str, tuple[Any, ...]] = {
-    # elements
+ELEMENTS: dict[str, tuple[Any, ...]] = {
     "pow": (lambda a: (a**2, a**0.5, a**-1, a**3, a**1.7), POSITIVE),
     "where": (lambda a, b: torch.where(a > 0, a, b), MATRIX, MATRIX * 2),
     "masked_fill": (lambda a, m: a.masked_fill(m, -1e9), MATRIX, coins(4, 6)),
@@ -139,7 +141,8 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "integer division": (
         lambda a, b: (a / b, torch.div(a, b, rounding_mode="trunc")), ints(-9, 9, 4), ints(1, 7, 4)),
     "shifts": (lambda a: (a << 2, a >> 1, ~a), ints(-9, 9, 4)),
-    # reductions
+}  # fmt: skip
+REDUCTIONS: dict[str, tuple[Any, ...]] = {
     "sum": (lambda a: (a.sum(), a.sum(1), a.sum((0, 2), keepdim=True)), CUBE),
     "mean": (lambda a: (a.mean(), a.mean(1), a.mean(-1, keepdim=True)), CUBE),
     "variance": (lambda a: (a.var(), a.var(1), a.std(-1, keepdim=True), a.var(1, unbiased=False)), CUBE),
@@ -151,11 +154,13 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "distances": (
         lambda a, b: (torch.cdist(a, b), F.cosine_similarity(a[:3], b[:3])), randn(3, 4), randn(5, 4)),
     "losses": (lambda a, t: (F.cross_entropy(a, t), F.mse_loss(a, a + 1)), MATRIX, ints(0, 6, 4)),
-    # scans and sorts
+}  # fmt: skip
+ORDERS: dict[str, tuple[Any, ...]] = {
     "cumsum": (lambda a: (a.cumsum(1), a.cumsum(-1), a.cumprod(1)), CUBE),
     "topk": (lambda a: (*a.topk(3, dim=1), *a.topk(2, largest=False)), CUBE),
     "sort": (lambda a: (*a.sort(-1), *a.sort(1, descending=True), a.argsort(-1)), CUBE),
-    # shapes
+}  # fmt: skip
+SHAPES: dict[str, tuple[Any, ...]] = {
     "slice": (lambda a: (a[1:], a[:, 1:4:2], a[..., -1], a[0], a[:, -3:-1]), CUBE),
     "join": (lambda a, b: (torch.cat([a, b], 1), torch.stack([a, b], 0)), CUBE, CUBE + 1),
     "split": (lambda a: (*a.split(2, 1), *a.chunk(3, 2), *a.unbind(0)), CUBE),
@@ -173,7 +178,8 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
         lambda a: (torch.arange(6) + a, torch.full((2, 2), 3.0), torch.eye(3), torch.linspace(0, 1, 5)),
         MATRIX),
     "constants": (lambda a: (a + torch.tensor([1.0, 2, 3, 4, 5, 6]), torch.tensor([1, 2, 3])), MATRIX),
-    # indices
+}  # fmt: skip
+INDICES: dict[str, tuple[Any, ...]] = {
     "gather": (lambda a, i: (a.gather(1, i), torch.take_along_dim(a, i, 1)), MATRIX, ints(0, 6, 4, 3)),
     "index": (lambda a, i: (a[i], a[:, i], a[i, i], a[i[:, None], i]), MATRIX, ints(-4, 4, 3)),
     "index_select": (lambda a, i: a.index_select(1, i), MATRIX, ints(0, 6, 3)),
@@ -210,7 +216,8 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
         lambda a, b: (torch.slice_scatter(a, b, 1, 1, 3), torch.select_scatter(a, b[:, 0], 1, 2)),
         MATRIX, randn(4, 2)),
     "grid_sample": (lambda a, g: F.grid_sample(a, g, align_corners=False), IMAGE, rand(2, 4, 4, 2) * 2 - 1),
-    # matrices
+}  # fmt: skip
+MATRICES: dict[str, tuple[Any, ...]] = {
     "matmul": (
         lambda a, b: (a @ b, torch.mv(a, b[:, 0]), torch.dot(a[0], b[:, 0])), randn(3, 4), randn(4, 5)),
     "bmm": (torch.bmm, randn(2, 3, 4), randn(2, 4, 5)),
@@ -225,10 +232,15 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_functions(name: str) -> None:
-    function, *inputs = FUNCTIONS[name]
-    import_and_check(function, *inputs)
+FUNCTIONS = {
+    "elements": ELEMENTS, "reductions": REDUCTIONS, "orders": ORDERS, "shapes": SHAPES, "indices": INDICES,
+    "matrices": MATRICES,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", FUNCTIONS)
+def test_functions(kind: str) -> None:
+    import_and_check_all(FUNCTIONS[kind])
 
 
 @pytest.mark.filterwarnings("ignore:The reduce argument of torch.scatter", "ignore:index_reduce")
@@ -260,7 +272,5 @@ DTYPES: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", DTYPES)
-def test_dtypes(name: str) -> None:
-    function, *inputs = DTYPES[name]
-    import_and_check(function, *inputs)
+def test_dtypes() -> None:
+    import_and_check_all(DTYPES)

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.frontends.torch_import import as_module, check, import_and_check, import_model
+from support.frontends.torch_import import (
+    as_module,
+    check,
+    import_and_check,
+    import_and_check_all,
+    import_model,
+)
 from torch import nn
 
 from mansard.errors import UnsupportedOpError
 
 torch.manual_seed(0)
-X = torch.randn(5, 2, 4)
+X = torch.randn(3, 2, 4)
 CASES = {
     "lstm of two layers": nn.LSTM(4, 6, 2),
     "lstm in both directions": nn.LSTM(4, 6, 2, bidirectional=True),
@@ -24,17 +30,14 @@ CASES = {
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections")  # of PyTorch's speed
-@pytest.mark.parametrize("name", CASES)
-def test_forms(name: str) -> None:
-    import_and_check(CASES[name], X)
+def test_forms() -> None:
+    import_and_check_all({name: (network, X) for name, network in CASES.items()})
 
 
-@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
-def test_states_are_inputs_and_batches_come_first(kind: type[nn.Module]) -> None:
-    network = kind(4, 6, batch_first=True)
+def test_states_are_inputs_and_batches_come_first() -> None:
+    lstm, gru = nn.LSTM(4, 6, batch_first=True), nn.GRU(4, 6, batch_first=True)
     h, c = torch.randn(1, 3, 6), torch.randn(1, 3, 6)
-    module = as_module(lambda x, h, c: network(x, (h, c) if kind is nn.LSTM else h))
-    import_and_check(module, torch.randn(3, 2, 4), h, c)
+    import_and_check(lambda x, h, c: (lstm(x, (h, c)), gru(x, h)), torch.randn(3, 2, 4), h, c)
 
 
 def test_one_sequence_without_a_batch() -> None:
@@ -54,7 +57,7 @@ def test_last_outputs_of_a_batch_of_any_size() -> None:
     module = as_module(lambda x: network(x)[0][-1])
     graph = import_model(module, (X,), dynamic_shapes=({1: torch.export.Dim("b", min=1, max=9)},))
     for batch in (2, 1, 7):
-        check(graph, module, (torch.randn(5, batch, 4),))
+        check(graph, module, (torch.randn(3, batch, 4),))
 
 
 def test_sequences_of_any_length_are_refused() -> None:

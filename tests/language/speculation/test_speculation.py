@@ -19,7 +19,7 @@ PROMPTS = [RANDOM.integers(0, 97, length).tolist() for length in (1, 9, 23)]
 REPETITIVE = [7, 8, 9, 10, 11, 12] * 4
 DRAWN = {"temperature": 0.9, "top_k": 30, "seed": 11}
 PENALISED = {"temperature": 0.7, "repetition_penalty": 1.3, "seed": 2}
-CONTEXT = 128
+CONTEXT = 64
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def opened(folders, devices, draft_devices=None, draft=None):
         folders[0],
         devices=devices,
         context=CONTEXT,
-        chunk=16,
+        chunk=8,
         draft=draft or folders[1],
         draft_devices=draft_devices,
     )
@@ -68,14 +68,14 @@ def ids(tokens):
 @pytest.mark.parametrize("options", [{}, DRAWN, PENALISED], ids=["greedy", "drawn", "penalised"])
 def test_texts_are_those_without_speculation(lm, options):
     for prompt in PROMPTS:
-        expected = ids(lm.generate(prompt, 70, speculate=False, **options))
+        expected = ids(lm.generate(prompt, 40, speculate=False, **options))
         assert lm.stats.speculation is None
         for speculate in (None, 3, 7):
-            assert ids(lm.generate(prompt, 70, speculate=speculate, **options)) == expected
+            assert ids(lm.generate(prompt, 40, speculate=speculate, **options)) == expected
             assert lm.stats.speculation.fault is None
         stats = lm.stats.speculation
         assert stats.acceptance > 0.3 and stats.tokens_per_window > 2
-        assert stats.windows + stats.accepted + stats.single >= 69
+        assert stats.windows + stats.accepted + stats.single >= 39
 
 
 def test_a_text_ends_at_a_token_inside_a_window(on_cpu):
@@ -110,11 +110,11 @@ def test_as_many_tokens_as_asked_for(on_cpu):
 def test_a_text_that_is_left_inside_a_window_disturbs_none_after_it(lm):
     expected = ids(lm.generate(PROMPTS[2], 30, speculate=False))
     for count in (1, 2, 5, 11):
-        left = lm.generate(PROMPTS[1], 60, speculate=7)
+        left = lm.generate(PROMPTS[1], 50, speculate=7)
         ids(itertools.islice(left, count))
         left.close()
         assert ids(lm.generate(PROMPTS[2], 30)) == expected
-    replaced = lm.generate(PROMPTS[1], 60, speculate=3)
+    replaced = lm.generate(PROMPTS[1], 50, speculate=3)
     next(replaced)
     assert ids(lm.generate(PROMPTS[2], 30)) == expected
     with pytest.raises(mansard.InputError, match="another text was begun"):
@@ -130,9 +130,9 @@ def test_a_conversation_goes_on_in_both_caches(on_cpu):
 
 
 def test_a_trace_shows_drafts_while_another_device_verifies(lm):
-    expected = ids(lm.generate(PROMPTS[1], 60, speculate=4))
+    expected = ids(lm.generate(PROMPTS[1], 50, speculate=4))
     lm.trace = CallTrace()
-    assert ids(lm.generate(PROMPTS[1], 60, speculate=4)) == expected
+    assert ids(lm.generate(PROMPTS[1], 50, speculate=4)) == expected
     rows, lm.trace = lm.trace.rows, None
     windows = [row for row in rows if row.label.startswith("verify")]
     drafts = [row for row in rows if row.label == "draft"]
@@ -179,19 +179,19 @@ def test_the_text_so_far_proposes(folders, tmp_path):
     with opened(folders, "cpu", draft="ngram") as lm:
         for prompt in (*PROMPTS, REPETITIVE):
             for options in (DRAWN, PENALISED, {}):
-                expected = ids(lm.generate(prompt, 70, speculate=False, **options))
-                assert ids(lm.generate(prompt, 70, **options)) == expected
-                assert ids(lm.generate(prompt, 70, speculate=7, **options)) == expected
+                expected = ids(lm.generate(prompt, 40, speculate=False, **options))
+                assert ids(lm.generate(prompt, 40, **options)) == expected
+                assert ids(lm.generate(prompt, 40, speculate=7, **options)) == expected
                 accepted += lm.stats.speculation.accepted
         lm.save(tmp_path / "lm.mansard")
     assert accepted > 20
     with load_lm(tmp_path / "lm.mansard", draft="ngram") as lm:
-        assert ids(lm.generate(REPETITIVE, 70, speculate=7)) == expected
+        assert ids(lm.generate(REPETITIVE, 40, speculate=7)) == expected
 
 
 def test_a_model_with_convolutions_verifies_but_does_not_draft(on_cpu, tmp_path):
-    write_decoder(tmp_path, "lfm2")
-    with load_lm(tmp_path, devices="cpu", context=64, chunk=16, draft="ngram", proposals=3) as lm:
+    write_decoder(tmp_path, "lfm2", num_hidden_layers=2, layer_types=["conv", "full_attention"])
+    with load_lm(tmp_path, devices="cpu", context=64, chunk=8, draft="ngram", proposals=3) as lm:
         for prompt in (PROMPTS[1], REPETITIVE):
             expected = ids(lm.generate(prompt, 40, speculate=False))
             assert ids(lm.generate(prompt, 40, speculate=3)) == expected
@@ -203,9 +203,9 @@ def test_a_model_with_convolutions_verifies_but_does_not_draft(on_cpu, tmp_path)
 
 
 def test_wrong_drafts_and_windows(folders, on_cpu, tmp_path):
-    write_decoder(tmp_path / "other", "llama", vocab_size=64)
+    write_decoder(tmp_path / "other", "llama", vocab_size=64, num_hidden_layers=1)
     with (
-        load_lm(tmp_path / "other", devices="cpu", context=16, chunk=4) as other,
+        load_lm(tmp_path / "other", devices="cpu", context=16, chunk=8) as other,
         pytest.raises(mansard.InputError, match="a vocabulary of 64 tokens, the model one of 97"),
     ):
         open_speculation(on_cpu, other)

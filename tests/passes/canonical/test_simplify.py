@@ -403,7 +403,7 @@ def _test(draw, depth: int) -> Scalar:
     return call(kind, _int_body(draw, depth), _int_body(draw, depth))
 
 
-@settings(max_examples=120, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.data())
 def test_random_bodies_keep_their_value(data):
     draw = data.draw

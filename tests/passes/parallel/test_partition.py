@@ -59,7 +59,7 @@ def test_pieces_make_the_whole(name, pieces):
             np.testing.assert_allclose(results[0], expected[0], rtol=1e-5, atol=1e-5)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(random_graphs(), st.data())
 def test_random_graphs_partitioned_anywhere(graph, data):
     fused = dispatches(graph)

@@ -25,9 +25,13 @@ from mansard.placement.search.milp import solve_milp
 from mansard.placement.search.objective import cost_function
 from mansard.placement.simulate import simulate
 
+SEEDS = range(12)
+# They repeat the searches of the first.
+MORE_SEEDS = [pytest.param(seed, marks=pytest.mark.slow) for seed in range(12, 40)]
+
 
 @pytest.mark.parametrize("objective", ["latency", "throughput"])
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", [*SEEDS, *MORE_SEEDS])
 def test_an_unlimited_beam_finds_the_optimum(seed, objective):
     problem = constrained(seed)
     best = best_allowed(problem, objective)
@@ -46,7 +50,7 @@ def test_an_unlimited_beam_finds_the_optimum(seed, objective):
 
 @pytest.mark.parametrize("objective", ["latency", "throughput"])
 @pytest.mark.parametrize(
-    "seed", [*range(40), 303]
+    "seed", [*SEEDS, *MORE_SEEDS, 303]
 )  # 303: nothing more comes to a queue that a value could reach
 def test_the_bound_holds_where_states_are_dropped(seed, objective):
     problem = constrained(seed)
@@ -61,7 +65,8 @@ def test_the_bound_holds_where_states_are_dropped(seed, objective):
 
 
 @pytest.mark.parametrize("joins", [(1,), (0, 1)])
-@pytest.mark.parametrize("seed", range(4))
+# More seeds repeat the searches of the first.
+@pytest.mark.parametrize("seed", [*range(2), *(pytest.param(n, marks=pytest.mark.slow) for n in range(2, 4))])
 def test_copies_to_a_dispatch_of_many_inputs_are_bounded_early(seed, joins):
     """Without handoffs the bounds of many values that one dispatch reads include the copies to its device."""
     rng = np.random.default_rng(seed)

@@ -22,7 +22,10 @@ def branched(problem, max_count=20):
     return pending + leaves
 
 
-@pytest.mark.parametrize("seed", range(15))
+# More seeds repeat the searches of the first.
+@pytest.mark.parametrize(
+    "seed", [*range(6), *(pytest.param(n, marks=pytest.mark.slow) for n in range(6, 15))]
+)
 def test_the_best_of_all_subproblems_is_the_optimum(seed):
     problem = constrained(seed)
     best = best_allowed(problem, "throughput")

@@ -14,8 +14,11 @@ from mansard.placement.search.construction import pipeline_stages
 from mansard.placement.simulate import simulate
 
 
+# More seeds repeat the searches of the first.
 @pytest.mark.parametrize("objective", ["latency", "throughput"])
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(
+    "seed", [*range(6), *(pytest.param(n, marks=pytest.mark.slow) for n in range(6, 12))]
+)
 def test_the_optimum_is_found_and_bounded(seed, objective):
     problem = random_problem(seed, devices=2 + seed % 2)
     best = best_of_all(problem, objective)

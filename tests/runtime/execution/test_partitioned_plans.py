@@ -19,7 +19,7 @@ from mansard.ir.interpreter.graph import interpret
 from mansard.plan.check import check_plan
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_pieces_on_devices_of_any_kind_compute_the_whole(data):
     kinds = st.sampled_from(["rows", "exchange", "both", "map", "sum"])

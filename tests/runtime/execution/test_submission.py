@@ -91,7 +91,7 @@ def an_order(draw, work):
     return order
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(products(), st.data())
 def test_every_order_that_the_waits_allow_gives_the_same(graph, data):
     fused = fuse(graph)

@@ -185,11 +185,17 @@ def _calls(function: Callable[..., Any], device: str) -> Iterator[_Case]:
     """The function with each combination of its parameters."""
     parameters = _parameters(function)
     fixed = {"device": device} if "device" in inspect.signature(function).parameters else {}
+    labels: set[str] = set()
     for values in itertools.product(*(values for _, values in parameters)):
         arguments: dict[str, Any] = {}
         for (names, _), value in zip(parameters, values, strict=True):
             row = value.values if isinstance(value, type(pytest.param())) else (value,)
             row = row[0] if len(names) > 1 and len(row) == 1 else row
             arguments.update(zip(names, row, strict=True))
+        # Of cases that name devices, those that differ in the device alone are one here.
+        of_a_device = arguments.pop("device", None) is not None
         label = ", ".join(str(v) for v in arguments.values())
+        if of_a_device and label in labels:
+            continue
+        labels.add(label)
         yield label, functools.partial(function, **fixed, **arguments)

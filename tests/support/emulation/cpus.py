@@ -34,10 +34,10 @@ class Emulated:
     repeats: str = ""
     """A CPU that has the same instructions: tests on this one are slow, as they repeat that one's."""
 
-    def param(self, *values: object, suffix: str = "", slow: bool = False) -> Any:
+    def param(self, *values: object, prefix: str = "", suffix: str = "", slow: bool = False) -> Any:
         """The CPU and further values as a parameter of a test."""
         marks = [pytest.mark.slow] if slow or self.repeats else []
-        return pytest.param(self, *values, id=self.name + suffix, marks=marks)
+        return pytest.param(self, *values, id=prefix + self.name + suffix, marks=marks)
 
     @property
     def program(self) -> str:

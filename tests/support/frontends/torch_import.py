@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import ml_dtypes
@@ -28,6 +29,18 @@ class Apply(nn.Module):
         return self.function(*(x for x in (a, b, c, d) if x is not None))
 
 
+class SideBySide(nn.Module):
+    """Modules in one, each with inputs of its own: an export costs more than most ops."""
+
+    def __init__(self, modules: Sequence[nn.Module], counts: Sequence[int]) -> None:
+        super().__init__()
+        self.parts, self.counts = nn.ModuleList(modules), counts
+
+    def forward(self, *inputs: Any) -> Any:
+        rest = iter(inputs)
+        return [part(*islice(rest, n)) for part, n in zip(self.parts, self.counts, strict=True)]
+
+
 def as_module(function: Any) -> nn.Module:
     return function if isinstance(function, nn.Module) else Apply(function)
 
@@ -40,17 +53,26 @@ def as_array(tensor: torch.Tensor) -> np.ndarray:
 
 def check(graph: Graph, module: nn.Module, inputs: Sequence[torch.Tensor], **fixed: Any) -> None:
     """Run graph and module on the same inputs; results, dtypes and shapes must agree."""
+    wanted = expected(module, inputs, **fixed)
+    results = interpret(graph, [as_array(x) for x in inputs])
+    assert len(results) == len(wanted)
+    agree(results, wanted)
+
+
+def expected(module: nn.Module, inputs: Sequence[torch.Tensor], **fixed: Any) -> list[torch.Tensor]:
+    """The results of a module in eval mode, flattened, without those that are None."""
     module.eval()
     with torch.no_grad():
         flat = torch.utils._pytree.tree_leaves(module(*inputs, **fixed))
-    wanted = [torch.as_tensor(x) for x in flat if x is not None]
-    results = interpret(graph, [as_array(x) for x in inputs])
-    assert len(results) == len(wanted)
-    for out, expected in zip(results, wanted, strict=True):
-        assert (out.dtype.name, out.shape) == (str(expected.dtype)[6:], tuple(expected.shape))
-        tolerance = TOLERANCE.get(expected.dtype, 2e-5)
+    return [torch.as_tensor(x) for x in flat if x is not None]
+
+
+def agree(results: Sequence[np.ndarray], wanted: Sequence[torch.Tensor], name: str = "") -> None:
+    for result, tensor in zip(results, wanted, strict=True):
+        assert (result.dtype.name, result.shape) == (str(tensor.dtype)[6:], tuple(tensor.shape)), name
+        tolerance = TOLERANCE.get(tensor.dtype, 2e-5)
         np.testing.assert_allclose(
-            out.astype(np.float64), expected.double().numpy(), rtol=tolerance, atol=tolerance
+            result.astype(np.float64), tensor.double().numpy(), tolerance, tolerance, err_msg=name
         )
 
 
@@ -59,4 +81,18 @@ def import_and_check(function: Any, *inputs: torch.Tensor) -> Graph:
     module = as_module(function)
     graph = import_model(module, inputs)
     check(graph, module, inputs)
+    return graph
+
+
+def import_and_check_all(cases: Mapping[str, Sequence[Any]]) -> Graph:
+    """Import functions, each with its inputs behind it, as one module; failures name the case."""
+    modules = [as_module(function) for function, *_ in cases.values()]
+    inputs = [x for _, *own in cases.values() for x in own]
+    counts = [len(case) - 1 for case in cases.values()]
+    graph = import_model(SideBySide(modules, counts), inputs)
+    results, rest = iter(interpret(graph, [as_array(x) for x in inputs])), iter(inputs)
+    for name, module, count in zip(cases, modules, counts, strict=True):
+        wanted = expected(module, list(islice(rest, count)))
+        agree(list(islice(results, len(wanted))), wanted, name)
+    assert not list(results)
     return graph

@@ -86,29 +86,38 @@ def _bind(
 ) -> VulkanAllocation:
     """Allocate (or import) memory and bind the buffer to it; the buffer stays when that fails."""
     commands, handle = context.commands, context.handle
-    info = vk.VkMemoryAllocateInfo(allocationSize=size, memoryTypeIndex=memory_type)
-    chain: list[Any] = [info]
-    if context.has_addresses:
-        chain.append(vk.VkMemoryAllocateFlagsInfo(flags=vk.VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT))
-    if imported is not None:
-        chain.append(vk.VkImportMemoryHostPointerInfoEXT(handleType=_HOST_ALLOCATION, pHostPointer=imported))
-    memory = ctypes.c_uint64()
-    check(
-        commands.vkAllocateMemory(handle, ctypes.byref(vk.chain(*chain)), None, ctypes.byref(memory)),
-        f"allocating {size} bytes" if imported is None else f"importing {size} bytes of host memory",
-    )
+    if imported is None:
+        memory = allocate_memory(context, size, memory_type, f"allocating {size} bytes")
+    else:
+        pages = vk.VkImportMemoryHostPointerInfoEXT(handleType=_HOST_ALLOCATION, pHostPointer=imported)
+        memory = allocate_memory(context, size, memory_type, f"importing {size} bytes of host memory", pages)
     try:
-        check(commands.vkBindBufferMemory(handle, buffer, memory.value, 0), f"binding {size} bytes")
-        pointer = _map(context, memory.value) if mapped else imported
+        check(commands.vkBindBufferMemory(handle, buffer, memory, 0), f"binding {size} bytes")
+        pointer = _map(context, memory) if mapped else imported
     except DeviceError:
-        commands.vkFreeMemory(handle, memory.value, None)
+        commands.vkFreeMemory(handle, memory, None)
         raise
     address = 0
     if context.has_addresses:
         address = commands.vkGetBufferDeviceAddress(
             handle, ctypes.byref(vk.VkBufferDeviceAddressInfo(buffer=buffer))
         )
-    return VulkanAllocation(buffer, memory.value, address, pointer, size)
+    return VulkanAllocation(buffer, memory, address, pointer, size)
+
+
+def allocate_memory(
+    context: DeviceContext, size: int, memory_type: int, action: str, *extensions: Any
+) -> int:
+    """A VkDeviceMemory of ``size`` bytes, with device addresses where the device was opened with them.
+
+    ``extensions`` are structures of the ``pNext`` chain. Raises DeviceError, which says what was tried in
+    the words of ``action``; OutOfMemoryError where memory is what lacks.
+    """
+    chain: list[Any] = [vk.VkMemoryAllocateInfo(allocationSize=size, memoryTypeIndex=memory_type)]
+    if context.has_addresses:
+        chain.append(vk.VkMemoryAllocateFlagsInfo(flags=vk.VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT))
+    info = ctypes.byref(vk.chain(*chain, *extensions))
+    return created(lambda out: context.commands.vkAllocateMemory(context.handle, info, None, out), action)
 
 
 def _map(context: DeviceContext, memory: int) -> int | None:

@@ -9,6 +9,7 @@ from mansard.drivers.vulkan import vk
 from mansard.drivers.vulkan.instance.context import DeviceContext
 from mansard.drivers.vulkan.instance.memory_types import pick_memory
 from mansard.drivers.vulkan.instance.results import check, created
+from mansard.drivers.vulkan.memory.binding import allocate_memory
 from mansard.errors import DeviceError, OutOfMemoryError
 
 
@@ -86,19 +87,11 @@ class SparseBinder:
         binds = []
         for offset in range(0, needed.size, max_piece):
             length = min(max_piece, needed.size - offset)
-            info = vk.VkMemoryAllocateInfo(allocationSize=length, memoryTypeIndex=memory_type)
-            if context.has_addresses:
-                flags = vk.VkMemoryAllocateFlagsInfo(flags=vk.VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT)
-                vk.chain(info, flags)
-            memory = ctypes.c_uint64()
-            check(
-                context.commands.vkAllocateMemory(
-                    context.handle, ctypes.byref(info), None, ctypes.byref(memory)
-                ),
-                f"allocating {length} of {needed.size} bytes of a sparse buffer",
+            memory = allocate_memory(
+                context, length, memory_type, f"allocating {length} of {needed.size} bytes of a sparse buffer"
             )
-            pieces.append(memory.value)
-            binds.append(vk.VkSparseMemoryBind(resourceOffset=offset, size=length, memory=memory.value))
+            pieces.append(memory)
+            binds.append(vk.VkSparseMemoryBind(resourceOffset=offset, size=length, memory=memory))
         return binds
 
     def _bind(self, buffer: int, binds: list[vk.VkSparseMemoryBind]) -> None:

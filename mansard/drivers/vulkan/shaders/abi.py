@@ -101,6 +101,17 @@ def ptx_parts(spec: ExecutableSpec) -> tuple[ShaderModule, ShaderModule | None]:
     return by_abi[PTX], by_abi.get(BDA)
 
 
+def spirv_modules(spec: ExecutableSpec) -> list[bytes]:
+    """The SPIR-V modules of an executable in any Vulkan format; none in another format.
+
+    Raises ArtifactError for one that cannot be read.
+    """
+    if spec.format == PTX_FORMAT:
+        _, spirv = ptx_parts(spec)
+        return [spirv.code] if spirv else []
+    return [module.code for module in modules_of(spec)] if spec.format in FORMATS.values() else []
+
+
 def _packed(head: object, modules: Sequence[ShaderModule]) -> bytes:
     return json.dumps(head).encode() + b"\n" + b"".join(module.code for module in modules)
 

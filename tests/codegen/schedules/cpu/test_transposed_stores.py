@@ -3,6 +3,7 @@
 import pytest
 from support.graph_runner import check
 from support.graphs import F32, matmul, transposed
+from support.kernels.pairs import pairs
 from support.transposed_results import biased_product, dispatches, functions, open_product, random, result_of
 
 from mansard.dtypes import DType
@@ -11,10 +12,10 @@ from mansard.ir import GraphBuilder
 TARGETS = ["cpu", "cpu:x86-64-v3", "cpu:x86-64"]
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize(
-    ("rows", "depth", "columns"),
+@pairs(
+    "rows, depth, columns",
     [(33, 64, 17), (257, 40, 21), (7, 32, 100), (5, 16, 3), (64, 64, 64), (1000, 20, 9), (2, 48, 48)],
+    *("target", TARGETS),
 )
 def test_products_with_packed_weights(target, rows, depth, columns):
     graph = biased_product(rows, depth, columns)
@@ -22,9 +23,8 @@ def test_products_with_packed_weights(target, rows, depth, columns):
     check(graph, [random(rows, depth)], target)
 
 
-@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("transposed_weights", [False, True])
-@pytest.mark.parametrize("rows", [1, 3, 40, 65])
+@pairs("rows", [1, 3, 40, 65], "target", TARGETS)
 def test_products_of_inputs(target, rows, transposed_weights):
     b = GraphBuilder()
     shape = (24, 64) if transposed_weights else (64, 24)
@@ -40,8 +40,7 @@ def test_narrow_and_wide_results(dtype):
     check(graph, [x], "cpu", rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize(("height", "channels"), [(33, 21), (16, 16), (5, 3), (40, 70), (4, 4)])
+@pairs("height, channels", [(33, 21), (16, 16), (5, 3), (40, 70), (4, 4)], "target", TARGETS, every=3)
 def test_maps(target, height, channels):
     graph = functions(height, channels)
     assert dispatches(graph, "cpu") == 1

@@ -38,6 +38,25 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+COMMANDS = """
+import json, sys
+from mansard.cli.main import app
+for arguments in json.loads(sys.argv[1]):
+    app(arguments, standalone_mode=False)
+    print("\\0", flush=True)
+"""
+
+
+def mansards(folder: Path, *commands: tuple[str, ...], **variables: str) -> list[Any]:
+    """Command lines one after another in a process whose drivers begin as the first finds them; the JSON
+    of each."""
+    environment = {**os.environ, "MANSARD_CACHE_DIR": str(folder / "cache"), **variables}
+    command = [sys.executable, "-c", COMMANDS, json.dumps(commands)]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(text) for text in done.stdout.split("\0")[:-1]]
+
+
 def mansard(folder: Path, *arguments: str, code: int = 0, **variables: str) -> Any:
     """A run of the command line; its JSON, or its error."""
     command = [sys.executable, "-c", "from mansard.cli.main import app; app()", *arguments]
@@ -53,7 +72,15 @@ def vulkan(listed: list[dict[str, Any]]) -> dict[str, Any]:
 
 def test_a_device_held_to_limits_from_listing_to_running(folder: Path) -> None:
     plain = vulkan_support.usable_device()
-    held = vulkan(mansard(folder, "devices", "--limits", "vulkan-minimum", "--json"))
+    limits, inputs = ("--limits", "vulkan-minimum"), ("--input", "@x.npy", "--input", "@w.npy")
+    target = ("--device", "vulkan", "--fallback", "error")
+    listed, _, ran = mansards(
+        folder,
+        ("devices", *limits, "--json"),
+        ("compile", "m.mlir", "-o", "held.mansard", *target, *limits, "--json"),
+        ("run", "held.mansard", *inputs, *limits, "--json"),
+    )
+    held = vulkan(listed)
     assert held["name"] == f"{plain.name} held to vulkan-minimum"
     assert (held["tier"], held["reasons"]) == ("vulkan-1.3: supported", [])
     assert held["limits"]["workgroup_invocations"] == 128
@@ -62,11 +89,6 @@ def test_a_device_held_to_limits_from_listing_to_running(folder: Path) -> None:
     assert held["target_hint"].startswith("vulkan:1.3")
     assert vulkan(mansard(folder, "devices", "--json", MANSARD_VULKAN_LIMITS="vulkan-minimum")) == held
 
-    limits = ("--limits", "vulkan-minimum")
-    mansard(folder, "compile", "m.mlir", "-o", "held.mansard", "--device", "vulkan", *limits, "--json",
-            "--fallback", "error")  # fmt: skip
-    inputs = ("--input", "@x.npy", "--input", "@w.npy")
-    ran = mansard(folder, "run", "held.mansard", *inputs, *limits, "--json")
     assert (ran["outputs"][0]["min"], ran["outputs"][0]["max"]) == (64.0, 64.0)
     mansard(folder, "run", "held.mansard", *inputs, "--json")
 
@@ -86,12 +108,16 @@ def test_what_needs_more_than_the_limits_is_refused(folder: Path) -> None:
 def test_several_gpus_in_one_artifact(folder: Path) -> None:
     """Whichever variant the present device takes is right, and said to be taken."""
     target = ("--target", "vulkan:hopper,valhall4,1.3", "--fallback", "error")
-    mansard(folder, "compile", "m.mlir", "-o", "many.mansard", *target, "--json")
-    told = mansard(folder, "explain", "many.mansard", "--json")["variants"]
+    _, explained, ran = mansards(
+        folder,
+        ("compile", "m.mlir", "-o", "many.mansard", *target, "--json"),
+        ("explain", "many.mansard", "--json"),
+        ("run", "many.mansard", "--input", "@x.npy", "--input", "@w.npy", "--json"),
+    )
+    told = explained["variants"]
     assert [row["target"] for row in told] == ["vulkan:hopper", "vulkan:valhall4", "vulkan:1.3"]
     (chosen,) = [row for row in told if row["chosen"]]
     assert chosen["reason"] in ("the first that runs", f"made for {vulkan_support.usable_device().name}")
-    ran = mansard(folder, "run", "many.mansard", "--input", "@x.npy", "--input", "@w.npy", "--json")
     assert (ran["outputs"][0]["min"], ran["outputs"][0]["max"]) == (64.0, 64.0)
 
 
@@ -99,9 +125,12 @@ def test_several_gpus_in_one_artifact(folder: Path) -> None:
 def test_a_device_that_takes_no_addresses(folder: Path, without: str) -> None:
     """Compiling for it gives descriptors without being asked; such code runs on others too."""
     target = ("--device", "vulkan", "--fallback", "error")
-    mansard(folder, "compile", "m.mlir", "-o", "d.mansard", *target, "--json", MANSARD_VULKAN_DISABLE=without)
-    inputs = ("--input", "@x.npy", "--input", "@w.npy")
-    ran = mansard(folder, "run", "d.mansard", *inputs, "--json", MANSARD_VULKAN_DISABLE=without)
+    _, ran = mansards(
+        folder,
+        ("compile", "m.mlir", "-o", "d.mansard", *target, "--json"),
+        ("run", "d.mansard", "--input", "@x.npy", "--input", "@w.npy", "--json"),
+        MANSARD_VULKAN_DISABLE=without,
+    )
     assert (ran["outputs"][0]["min"], ran["outputs"][0]["max"]) == (64.0, 64.0)
 
 

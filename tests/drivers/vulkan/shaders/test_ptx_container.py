@@ -7,7 +7,15 @@ import json
 import pytest
 from support import ptx_kernels
 
-from mansard.drivers.vulkan.shaders.abi import ShaderModule, device_formats, join_ptx, modules_of, ptx_parts
+from mansard.drivers.vulkan.shaders.abi import (
+    ShaderModule,
+    device_formats,
+    join,
+    join_ptx,
+    modules_of,
+    ptx_parts,
+    spirv_modules,
+)
 from mansard.drivers.vulkan.shaders.ptx import ptx_entry_points
 from mansard.errors import ArtifactError
 from mansard.hal.executable import ExecutableSpec
@@ -37,6 +45,19 @@ def test_ptx_alone() -> None:
         ShaderModule("ptx", MODULE.code, PTX_NEEDS, 384),
         None,
     )
+
+
+def test_the_spirv_modules_of_every_format() -> None:
+    descriptors = ShaderModule("descriptors", b"\x03\x02#\x07 other words", ())
+    both = [SPIRV.code, descriptors.code]
+    formats = {
+        join(modules)[0]: spirv_modules(spec(*join(modules)))
+        for modules in ([SPIRV], [descriptors], [SPIRV, descriptors])
+    }
+    assert formats == {"spirv": both[:1], "spirv-descriptors": both[1:], "spirv-all": both}
+    assert spirv_modules(spec(*join_ptx(MODULE, SPIRV))) == both[:1]
+    assert spirv_modules(spec(*join_ptx(MODULE, None))) == []
+    assert spirv_modules(spec("cpu-image", b"code")) == []
 
 
 def head(*parts: object, rest: bytes = b"123") -> bytes:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from support.graphs import F32, maps
 from support.kernels.emulator import run
+from support.kernels.pairs import pairs
 from support.matrix_units.products import TARGET, check, product, random
 
 from mansard import dims
@@ -31,8 +32,7 @@ SMALL = GemmMatrixTile(32, 32, 32, 1, 1)
 
 
 @pytest.mark.parametrize("transposed", [False, True])
-@pytest.mark.parametrize("dtype", [F16, BF16])
-@pytest.mark.parametrize("shape", [(64, 64, 64), (72, 40, 48), (33, 50, 20), (40, 24, 17)])
+@pairs("shape", [(64, 64, 64), (72, 40, 48), (33, 50, 20), (40, 24, 17)], "dtype", [F16, BF16])
 def test_matmul(shape, dtype, transposed):
     m, n, k = shape
     b = GraphBuilder()
@@ -131,8 +131,7 @@ def test_sizes_that_hardly_vary_have_one_tile():
     assert len(matrix._required(Nest(dispatch), target).by_size(target).tiles) == 1
 
 
-@pytest.mark.parametrize("transposed", [False, True])
-@pytest.mark.parametrize(("columns", "depth"), [(40, 64), (24, 41)])
+@pairs("columns, depth", [(40, 64), (24, 41)], "transposed", [False, True])
 def test_matrices_at_computed_places(columns, depth, transposed):
     """Products of groups of rows, each with a matrix out of a stack; numbers out of range are clamped."""
     groups, rows, count = 3, 33, 5

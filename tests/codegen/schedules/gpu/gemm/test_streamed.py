@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from support.graphs import maps
 from support.kernels.emulator import run
+from support.kernels.pairs import pairs
 from support.matrix_units.products import TARGET, check, product, random
 
 from mansard import dims
@@ -42,8 +43,7 @@ def window(rows, n, k, dtype, transposed=True):
     return b.build([product(b, x, w, transposed=transposed)])
 
 
-@pytest.mark.parametrize("tile", TILES)
-@pytest.mark.parametrize(("n", "k"), [(72, 256), (80, 200)])
+@pairs("n, k", [(72, 256), (80, 200)], "tile", TILES)
 def test_any_number_of_rows(tile, n, k):
     rows = Dim("s", 1, 8, typical=4)
     graph = window(dims.symbol(rows), n, k, BF16)

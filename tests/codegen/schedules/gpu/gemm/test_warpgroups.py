@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from support.graphs import F32, maps
 from support.kernels.emulator import run
+from support.kernels.pairs import pairs
 from support.matrix_units.products import TARGET as MATRIX_UNITS
 from support.matrix_units.products import product, random
 
@@ -77,10 +78,12 @@ def check(graph, inputs, symbol=None, at=0, values=None):
     return is_large
 
 
-@pytest.mark.parametrize("dtype", [BF16, F16], ids=["bf16", "f16"])
-@pytest.mark.parametrize(
-    ("rows", "columns", "depth"),
-    [(128, 256, 64), (256, 512, 128), (130, 260, 192), (9, 12, 64), (127, 255, 64)],
+@pairs(
+    *(
+        "rows, columns, depth",
+        [(128, 256, 64), (256, 512, 128), (130, 260, 192), (9, 12, 64), (127, 255, 64)],
+    ),
+    *("dtype", [BF16, F16]),
 )
 def test_products_of_static_sizes(rows, columns, depth, dtype):
     graph = residual(rows, columns, depth, dtype)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from support.graph_runner import check
 from support.graphs import F32
+from support.kernels.pairs import pairs
 
 from mansard.codegen.schedules.gpu.gemv import fused
 from mansard.codegen.schedules.gpu.gemv.fused import FusedTile
@@ -90,8 +91,10 @@ SHAPES = [
 ]
 
 
-@pytest.mark.parametrize(("norm", "gated"), [(False, False), (True, False), (False, True), (True, True)])
-@pytest.mark.parametrize(("rows", "columns", "depth", "dtype", "kind", "refined"), SHAPES)
+@pairs(
+    *("rows, columns, depth, dtype, kind, refined", SHAPES),
+    *("norm, gated", [(False, False), (True, False), (False, True), (True, True)]),
+)
 def test_one_kernel(rows, columns, depth, dtype, kind, refined, norm, gated):
     graph, options = _graph(rows, columns, depth, dtype, norm=norm, gated=gated), _options(kind, **refined)
     assert len(lower_graph(graph, options).dispatches) == 1
