@@ -4,7 +4,7 @@ import pytest
 
 from mansard.language.generation import Sampling
 from mansard.language.speculation.lookup import TextLookup
-from mansard.language.speculation.window import WindowLength
+from mansard.language.speculation.window import Timings, WindowLength
 
 SETTINGS = Sampling().rows(1)
 
@@ -20,6 +20,17 @@ def lengths(acceptance, verification, draft=0.0, ahead=False):
     for number in range(60):
         chosen.observe(1, number % 10 < 10 * acceptance)
     return chosen
+
+
+def test_the_median_of_the_last_calls_counts():
+    timings = Timings()
+    assert timings.get("single") is None
+    for seconds in (9.0, 8.0, 1.0):  # the first call records
+        timings.add("single", seconds)
+    assert timings.get("single") == 4.5
+    for seconds in (2.0, 3.0, 4.0, 5.0):
+        timings.add("single", seconds)
+    assert timings.get("single") == 3.0
 
 
 FLAT, STEEP = [1.0] * 8, [float(rows) for rows in range(1, 9)]
