@@ -78,7 +78,8 @@ def imported(name):
     return graph, [a.numpy() for a in model.args], expected.float().numpy()
 
 
-@pytest.mark.parametrize("cpu", [cpu.param() for cpu in CPUS])
+# Code for x86-64-v2 and -v3 also runs without an emulator, as tests/kernels tests it.
+@pytest.mark.parametrize("cpu", [cpu.param(slow=cpu.arch == "x86_64") for cpu in CPUS])
 def test_models_match_pytorch(cpu):
     target, emulated = cpu.choice()
     batch = Batch(cpu.arch, emulated)

@@ -40,9 +40,9 @@ def greedy(lm, count=12):
 @pytest.mark.parametrize(
     ("device", "kind"),
     [
-        ("cpu", "bf16"),
+        # The dtypes of half the width are on Vulkan in f16.
+        pytest.param("cpu", "bf16", marks=pytest.mark.slow),
         ("cpu", "int8"),
-        # The other dtypes of half the width are on Vulkan in f16.
         *(
             pytest.param(
                 "vulkan", k, marks=[pytest.mark.vulkan, *([pytest.mark.slow] if k == "bf16" else [])]

@@ -11,7 +11,10 @@ from mansard.language import load_lm
 PROMPT = np.random.default_rng(3).integers(0, 97, 13).tolist()
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)])
+# The same model with a GPU, and experts on both devices, is in `test_experts_on_devices`.
+@pytest.mark.parametrize(
+    "device", ["cpu", pytest.param("vulkan", marks=[pytest.mark.vulkan, pytest.mark.slow])]
+)
 def test_convolutions_and_experts_generate_what_transformers_does(device, tmp_path):
     if device == "vulkan":
         usable_device()

@@ -56,7 +56,7 @@ def test_mobilenet() -> None:
     compare(graph, model, model.args, 3e-5)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [pytest.param(torch.float32, marks=pytest.mark.slow), torch.bfloat16])
 @pytest.mark.parametrize("vocabulary", [1_000, pytest.param(151_936, marks=pytest.mark.slow)])
 def test_qwen3(dtype: torch.dtype, vocabulary: int) -> None:
     model = zoo.qwen3(layers=1, dtype=dtype, vocabulary=vocabulary)

@@ -42,8 +42,17 @@ def build(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return Build(request.param, tuple(sorted(folder.glob("*.o"))))
 
 
-@pytest.mark.parametrize("build", ["thread", "address,undefined"], indirect=True)
-@pytest.mark.parametrize(("name", "sources"), [("native_stress", ()), ("native_vulkan_stress", VULKAN)])
+# Each program and each sanitizer runs by default; `make sanitize` runs more with all of them.
+@pytest.mark.parametrize(
+    ("build", "name", "sources"),
+    [
+        ("thread", "native_stress", ()),
+        pytest.param("thread", "native_vulkan_stress", VULKAN, marks=pytest.mark.slow),
+        pytest.param("address,undefined", "native_stress", (), marks=pytest.mark.slow),
+        ("address,undefined", "native_vulkan_stress", VULKAN),
+    ],
+    indirect=["build"],
+)
 def test_stress(name: str, sources: tuple[Path, ...], build: Build, tmp_path: Path) -> None:
     main = ROOT / "tests/native" / f"{name}.c"
     run_compiler(tmp_path, build.sanitizer, main, *sources, *build.core, "-o", "stress")

@@ -35,14 +35,14 @@ WEIGHTS = quantize("int8", group_size=32)
     ("dtype", "target", "quantisation"),
     [
         (DType.F32, "cpu", None),
-        (DType.BF16, "cpu", None),
+        pytest.param(DType.BF16, "cpu", None, marks=pytest.mark.slow),
         # Each dtype, each CPU and each kind of weights is in one of the others.
         pytest.param(DType.F32, "cpu:x86-64-v3", None, marks=pytest.mark.slow),
         pytest.param(DType.BF16, "cpu", INT8, marks=pytest.mark.slow),
         (DType.BF16, "cpu", INT4),
-        pytest.param(DType.BF16, "cpu", WEIGHTS, marks=pytest.mark.slow),
+        (DType.BF16, "cpu", WEIGHTS),
         (DType.F32, "cpu:x86-64-v3", INT8),
-        (DType.F32, "cpu:x86-64-v3", WEIGHTS),
+        pytest.param(DType.F32, "cpu:x86-64-v3", WEIGHTS, marks=pytest.mark.slow),
     ],
 )
 def test_rows_of_a_window_are_those_of_single_steps(checkpoint, dtype, target, quantisation):

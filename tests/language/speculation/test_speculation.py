@@ -65,7 +65,15 @@ def ids(tokens):
     return [token.id for token in tokens]
 
 
-@pytest.mark.parametrize("options", [{}, DRAWN, PENALISED], ids=["greedy", "drawn", "penalised"])
+# Tokens are drawn with a penalty, too.
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({}, id="greedy"),
+        pytest.param(DRAWN, id="drawn", marks=pytest.mark.slow),
+        pytest.param(PENALISED, id="penalised"),
+    ],
+)
 def test_texts_are_those_without_speculation(lm, options):
     for prompt in PROMPTS:
         expected = ids(lm.generate(prompt, 40, speculate=False, **options))

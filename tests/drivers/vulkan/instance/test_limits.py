@@ -42,7 +42,8 @@ COMMANDS = """
 import json, sys
 from mansard.cli.main import app
 for arguments in json.loads(sys.argv[1]):
-    app(arguments, standalone_mode=False)
+    if code := app(arguments, standalone_mode=False):
+        sys.exit(code)
     print("\\0", flush=True)
 """
 
