@@ -56,7 +56,11 @@ PY
 )
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 echo "setup: installing $torch (a large download the first time)"
-"$python" -m pip install --quiet "setuptools>=77" "$torch"
+"$python" -m pip install --quiet --no-compile "setuptools>=77" "$torch"
 echo "setup: installing Mansard, its compiler and its tools"
-"$python" -m pip install --quiet --no-build-isolation --editable ".[$extras]"
+"$python" -m pip install --quiet --no-compile --no-build-isolation --editable ".[$extras]"
+# What pip would do with one process takes most of the time of an installation: byte code, on every CPU.
+# Packages may hold files that are no Python of this version.
+packages=$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+"$python" -m compileall -qq -j 0 "$packages" || true
 echo "setup: done"
