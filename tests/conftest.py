@@ -65,8 +65,6 @@ pytest.register_assert_rewrite("support")
 hypothesis.settings.load_profile("ci")
 
 
-_FOLDER = pytest.StashKey[tuple[str, ...]]()
-"""The folder of the test before."""
 _LONG = (
     "tests/models/test_models.py", "tests/models", "tests/cross", "tests/plugins", "tests/frontends",
     "tests/drivers/vulkan", "tests/native", "tests/devices", "tests/calibration", "tests/kernels",
@@ -88,19 +86,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """What a test draws from the generators that all share does not depend on the tests before it; and
-    garbage collections, which many tests ask for, do not look through what other folders' tests imported:
-    with the frameworks among it that takes half a second."""
-    folder = item.path.relative_to(item.config.rootpath).parts[:2]
-    if item.config.stash.get(_FOLDER, None) != folder:
-        item.config.stash[_FOLDER] = folder
-        _freeze()
+    """What a test draws from the generators that all share does not depend on the tests before it."""
     seed = zlib.crc32(item.nodeid.encode())
     random.seed(seed)
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(seed)
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(seed)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Garbage collections, which many tests ask for, do not look through what tests of other folders have
+    imported: with the frameworks among it that takes half a second."""
+    if nextitem is not None and _folder(nextitem) != _folder(item):
+        _freeze()
+
+
+def _folder(item: pytest.Item) -> tuple[str, ...]:
+    return item.path.relative_to(item.config.rootpath).parts[:2]
 
 
 def _freeze() -> None:

@@ -5,6 +5,7 @@ set -eu
 
 venv=${1:?usage: setup_env.sh VENV_FOLDER}
 extras=${MANSARD_SETUP_EXTRAS:-dev}
+fresh=  # whether the environment is created here
 
 fail() {
     printf 'setup: %s\n' "$*" >&2
@@ -37,6 +38,7 @@ if ! suitable "$venv/bin/python"; then
         fail "$python cannot make virtual environments; install its venv package (Debian: python3-venv)"
     echo "setup: creating $venv with $("$python" --version)"
     "$python" -m venv --clear "$venv"
+    fresh=yes
 fi
 python=$venv/bin/python
 
@@ -56,11 +58,13 @@ PY
 )
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 echo "setup: installing $torch (a large download the first time)"
-"$python" -m pip install --quiet --no-compile "setuptools>=77" "$torch"
+"$python" -m pip install --quiet ${fresh:+--no-compile} "setuptools>=77" "$torch"
 echo "setup: installing Mansard, its compiler and its tools"
-"$python" -m pip install --quiet --no-compile --no-build-isolation --editable ".[$extras]"
-# What pip would do with one process takes most of the time of an installation: byte code, on every CPU.
-# Packages may hold files that are no Python of this version.
-packages=$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-"$python" -m compileall -qq -j 0 "$packages" || true
+"$python" -m pip install --quiet ${fresh:+--no-compile} --no-build-isolation --editable ".[$extras]"
+if [ -n "$fresh" ]; then
+    # The byte code, on every CPU: pip would take most of the time of an installation for it, with one process.
+    # Packages may hold files that are no Python of this version.
+    packages=$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+    "$python" -m compileall -qq -j 0 "$packages" || true
+fi
 echo "setup: done"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -104,21 +105,15 @@ class Graph:
 def fresh_name(taken: set[str], base: str) -> str:
     """``base``, or ``base_1`` … when taken; adds the result to ``taken``."""
     base = re.sub(r"[^A-Za-z0-9_.]", "_", base) or "v"
-    if base not in taken:
-        name = base
-    else:
-        # Numbers are taken one after another: a graph may have thousands of the same base.
-        first = 1
-        while f"{base}_{first}" in taken:
-            first *= 2
-        last_taken = first // 2
-        while first - last_taken > 1:
-            middle = (first + last_taken) // 2
-            if f"{base}_{middle}" in taken:
-                last_taken = middle
-            else:
-                first = middle
-        name = f"{base}_{first}"
+    name = base
+    if base in taken:
+        # A graph may have thousands of the same base: a free number is searched by halves, not one by one.
+        above = 1
+        while f"{base}_{above}" in taken:
+            above *= 2
+        numbers = range(above // 2 + 1, above + 1)
+        free = bisect_left(numbers, True, key=lambda number: f"{base}_{number}" not in taken)
+        name = f"{base}_{numbers[free]}"
     taken.add(name)
     return name
 

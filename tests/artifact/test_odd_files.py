@@ -3,7 +3,6 @@ and the commands end with one line."""
 
 from __future__ import annotations
 
-import functools
 import itertools
 import json
 import struct
@@ -15,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import typer.testing
 from support.command_line import invoke
 from support.plans.artifact import resources_for, two_device_plan
 
@@ -258,15 +256,11 @@ def test_odd_files_are_what_was_saved_or_an_error(artifact: Path, step: int) -> 
     assert outcomes["same"] > 100 / step, outcomes
 
 
-# One in seven takes a third of a minute. Every odd file of another model is read by `read_artifact` above.
+# One in seven takes a third of a minute. Far more odd files of another model are read above.
 @pytest.mark.parametrize("step", [47, pytest.param(7, marks=pytest.mark.slow)])
-def test_commands_and_load_end_with_a_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
-) -> None:
+def test_commands_and_load_end_with_a_line(tmp_path: Path, step: int) -> None:
     """A model of one product, and one in ``step`` of its odd files. Not those with other code and right
     hashes: a file is a program."""
-    # The parsers of all commands are not built anew for each of them.
-    monkeypatch.setattr(typer.testing, "_get_command", functools.cache(typer.testing._get_command))
     path, odd = tmp_path / "m.mansard", tmp_path / "odd"
     with mansard.compile(torch.nn.Linear(4, 4), (torch.zeros(2, 4),), devices="cpu") as model:
         model.save(path)

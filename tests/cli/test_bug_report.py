@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from typer.testing import CliRunner
-
-from mansard.cli.main import app
+from support.command_line import invoke
 
 MODEL = """
 import torch
@@ -33,7 +31,7 @@ def run(tmp_path: Path, op: str) -> tuple[int, str, dict[str, object], zipfile.Z
     file, report = tmp_path / "net.py", tmp_path / "report.zip"
     file.write_text(MODEL.replace("OP", op))
     arguments = ["compile", f"{file}:model", "-o", str(tmp_path / "a.mansard"), "--device", "cpu", "--report"]
-    result = CliRunner().invoke(app, [*arguments, str(report)])
+    result = invoke(*arguments, report)
     archive = zipfile.ZipFile(report)
     return result.exit_code, result.output, json.loads(archive.read("report.json")), archive
 
@@ -67,6 +65,6 @@ def test_a_place_that_cannot_be_written(tmp_path: Path, path: str) -> None:
     file = tmp_path / "net.py"
     file.write_text(MODEL.replace("OP", "x"))
     arguments = ["compile", f"{file}:model", "-o", str(tmp_path / "a.mansard"), "--device", "cpu", "--report"]
-    result = CliRunner().invoke(app, [*arguments, str(tmp_path / path)])
+    result = invoke(*arguments, tmp_path / path)
     assert result.exit_code != 0
     assert "--report" in result.output

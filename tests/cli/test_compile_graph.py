@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support import command_line
 from support.graphs import F32, matmul, unary
-from typer.testing import CliRunner
 
 import mansard
-from mansard.cli.main import app
 from mansard.ir import Constant, GraphBuilder
 from mansard.ir.graph_file import write_graph
 
@@ -30,7 +29,7 @@ def graph(tmp_path: Path) -> Path:
 
 
 def invoke(*arguments: object, code: int = 0) -> Any:
-    result = CliRunner().invoke(app, ["compile", *map(str, arguments), "--device", "cpu"])
+    result = command_line.invoke("compile", *arguments, "--device", "cpu")
     assert result.exit_code == code, (result.stderr, result.exception)
     return result
 

@@ -9,10 +9,8 @@ from support.command_line import invoke, json_of
 from support.decoders.checkpoints import write_decoder
 from support.decoders.tokenizers_of_tests import CHAT, byte_level
 from support.vulkan_support import usable_device
-from typer.testing import CliRunner
 
 import mansard
-from mansard.cli.main import app
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +50,7 @@ def test_a_draft_proposes_what_is_verified(artifact, tmp_path):
 
 def test_a_chat_goes_on(artifact):
     command = ["chat", str(artifact), "-n", "3", "--device", "cpu", "--context", "48"]
-    told = CliRunner().invoke(app, command, input="Hi\nlazy\n\n")
+    told = invoke(*command, input="Hi\nlazy\n\n")
     assert told.exit_code == 0 and told.stderr.count("tokens/s") == 2 and "of them cached" in told.stderr
 
 

@@ -8,9 +8,7 @@ from pathlib import Path
 import onnx
 import pytest
 from onnx import parser
-from typer.testing import CliRunner
-
-from mansard.cli.main import app
+from support.command_line import invoke
 
 MODEL = """
 import torch
@@ -26,7 +24,7 @@ def model():
 
 
 def run(*arguments: object) -> tuple[int, str]:
-    result = CliRunner().invoke(app, ["reduce", *map(str, arguments)])
+    result = invoke("reduce", *arguments)
     return result.exit_code, result.output
 
 
@@ -36,7 +34,7 @@ def test_of_a_wrong_result(tmp_path: Path) -> None:
     file.write_text(MODEL.replace("RESULT", "torch.tanh(torch.exp(y / 15))"))
     small = tmp_path / "small.mir"
     options = ["--tolerance", "0", "-o", str(tmp_path / "small"), "--json"]
-    result = CliRunner().invoke(app, ["reduce", f"{file}:model", *options])
+    result = invoke("reduce", f"{file}:model", *options)
     assert result.exit_code == 0, result.output
     record = json.loads(result.stdout)
     assert record["failure"]["kind"] == "wrong"

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from support.graph_runner import compiled, outputs
 from support.graphs import maps, matmul
+from support.kernels.pairs import pairs
 
 from mansard import dims
 from mansard.dims import Dim
@@ -161,13 +162,9 @@ def test_sorts_of_nan_infinities_and_zeros(device, dtype):
 
 # Nothing to combine -----------------------------------------------------------------------------
 # Shapes and types do not depend on each other: by default each meets some of the other.
-@pytest.mark.parametrize(
-    ("shape", "dtype"),
-    [
-        pytest.param(shape, dtype, marks=[] if (n + m) % 2 == 0 else pytest.mark.slow)
-        for n, shape in enumerate([(0,), (3, 0), (0, 70), (2, 0, 3)])
-        for m, dtype in enumerate([DType.F32, DType.F16, DType.I32, DType.I64, DType.U8])
-    ],
+@pairs(
+    *("shape", [(0,), (3, 0), (0, 70), (2, 0, 3)]),
+    *("dtype", [DType.F32, DType.F16, DType.I32, DType.I64, DType.U8]),
 )
 def test_reductions_of_nothing_give_the_neutral_element(device, shape, dtype):
     b = GraphBuilder()

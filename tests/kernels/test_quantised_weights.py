@@ -5,6 +5,7 @@ import pytest
 from support import vulkan_support
 from support.decoders.quantised_weights import Form, Weights, graph_of, inputs_of
 from support.graph_runner import check, compare, compiled, outputs
+from support.kernels.pairs import pairs
 from support.kernels.runner import require_cpu
 
 from mansard import dims
@@ -64,16 +65,7 @@ def tolerance(device):
     return 5e-3 if matrices else 2e-5
 
 
-def forms_and_rows(*counts):
-    """Every form with every number of rows; by default each form has one of them in turn."""
-    return [
-        pytest.param(form, rows, marks=[] if (n + m) % len(counts) == 0 else pytest.mark.slow)
-        for n, form in enumerate(FORMS)
-        for m, rows in enumerate(counts)
-    ]
-
-
-@pytest.mark.parametrize(("form", "rows"), forms_and_rows(1, 21), ids=str)
+@pairs("form", FORMS, "rows", [1, 21], ids=str)
 def test_every_form(device, form, rows):
     allowed = tolerance(device)
     check(graph_of(form, rows), inputs_of(form, rows), device, rtol=allowed, atol=allowed)
@@ -180,7 +172,7 @@ def test_many_rows_of_floats_unpack_weights_once(target, form, rows, expected):
     assert gemm_unpacked.applies(nest, weights, kernel_target) is expected
 
 
-@pytest.mark.parametrize(("form", "rows"), forms_and_rows(1, 11), ids=str)
+@pairs("form", FORMS, "rows", [1, 11], ids=str)
 def test_weights_with_another_reader(form, rows):
     """They are not packed, on CPUs."""
     graph, inputs = graph_of(form, rows, shared=True), inputs_of(form, rows)

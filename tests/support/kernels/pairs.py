@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
 
 def pairs(
-    names: str, values: Sequence[object], others: str, other_values: Sequence[object], every: int = 2
+    names: str,
+    values: Sequence[object],
+    others: str,
+    other_values: Sequence[object],
+    every: int = 2,
+    ids: Callable[[object], str] | None = None,
 ) -> pytest.MarkDecorator:
     """Parametrises over all pairs of two lists, for what does not depend on each other.
 
@@ -29,4 +34,4 @@ def pairs(
         for n, value in enumerate(values)
         for m, other in enumerate(other_values)
     ]
-    return pytest.mark.parametrize(f"{names}, {others}", params)
+    return pytest.mark.parametrize(f"{names}, {others}", params, ids=ids)

@@ -38,6 +38,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def run_python(
+    folder: Path, code: str, *arguments: str, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Run code in a folder, with a cache of its own."""
+    command = [sys.executable, "-c", code, *arguments]
+    environment = {**os.environ, "MANSARD_CACHE_DIR": str(folder / "cache"), **variables}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
 COMMANDS = """
 import json, sys
 from mansard.cli.main import app
@@ -51,18 +60,14 @@ for arguments in json.loads(sys.argv[1]):
 def mansards(folder: Path, *commands: tuple[str, ...], **variables: str) -> list[Any]:
     """Command lines one after another in a process whose drivers begin as the first finds them; the JSON
     of each."""
-    environment = {**os.environ, "MANSARD_CACHE_DIR": str(folder / "cache"), **variables}
-    command = [sys.executable, "-c", COMMANDS, json.dumps(commands)]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    done = run_python(folder, COMMANDS, json.dumps(commands), **variables)
     assert done.returncode == 0, done.stderr
     return [json.loads(text) for text in done.stdout.split("\0")[:-1]]
 
 
 def mansard(folder: Path, *arguments: str, code: int = 0, **variables: str) -> Any:
     """A run of the command line; its JSON, or its error."""
-    command = [sys.executable, "-c", "from mansard.cli.main import app; app()", *arguments]
-    environment = {**os.environ, "MANSARD_CACHE_DIR": str(folder / "cache"), **variables}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    done = run_python(folder, "from mansard.cli.main import app; app()", *arguments, **variables)
     assert done.returncode == code, done.stderr
     return json.loads(done.stdout) if code == 0 else done.stderr
 
