@@ -64,6 +64,12 @@ class KernelTarget:
         return self.workgroup_invocations > 1
 
     @property
+    def operand_alignment(self) -> int:
+        """Bytes of which the address of every operand of a kernel is a multiple: CPUs load whole cache lines
+        at most, and Vulkan's ``minStorageBufferOffsetAlignment`` is up to 256."""
+        return 64 if self.vector_bits else 256
+
+    @property
     def vector_registers(self) -> int:
         """Vector registers of a CPU: 32 with AVX-512, NEON or RVV, else 16."""
         return 32 if self.vector_bits >= 512 or self.features & {"neon", "v"} else 16

@@ -10,6 +10,7 @@ from mansard.codegen.backend import CompiledDispatch
 from mansard.codegen.parameters import Parameters
 from mansard.compiler.contracts import kernel_contract
 from mansard.compiler.kernels import Choose, KernelCompiler, distinct
+from mansard.compiler.operand_slices import slice_operands
 from mansard.compiler.planning.inputs import KernelRef
 from mansard.compiler.regions import compile_region
 from mansard.compiler.sources import KernelSource
@@ -56,7 +57,8 @@ def build_executables(
     result = Executables(cache=settings.folder.counts if settings.folder else Counts())
     for number, target in enumerate(targets):
         mine = [d for d in graph.dispatches if device_of[d] == number]
-        first, key_of = distinct([d for d in mine if not d.is_region])
+        sliced = {d: slice_operands(d, target.kernel.operand_alignment) for d in mine if not d.is_region}
+        first, key_of = distinct([s.dispatch for s in sliced.values()])
         compiler = KernelCompiler(target.backend, target.kernel, settings.folder)
         compiled = compiler.compile_all(first, _choice(target, settings), settings.progress)
         if settings.dump:
@@ -69,8 +71,11 @@ def build_executables(
         result.refs.append(tuple(add_executables(result.blobs, number, target.driver, specs, contracts)))
         places = {entry.name: i for i, spec in enumerate(specs) for entry in spec.entries}
         for dispatch in mine:
-            kernel = regions[dispatch] if dispatch.is_region else compiled[key_of[dispatch]]
-            result.kernels[dispatch] = KernelRef(places[kernel.name], kernel.name, kernel.params, kernel.grid)
+            offsets = sliced[dispatch].offsets if dispatch in sliced else ()
+            kernel = compiled[key_of[sliced[dispatch].dispatch]] if dispatch in sliced else regions[dispatch]
+            result.kernels[dispatch] = KernelRef(
+                places[kernel.name], kernel.name, kernel.params, kernel.grid, offsets
+            )
             result.packed.update({dispatch.inputs[i]: panels for i, panels in kernel.packed.items()})
         result.sources.extend(
             KernelSource(number, kernel.name, key, kernel.parameters, kernel.packed)

@@ -50,8 +50,8 @@ def plan_arena(leases: Sequence[LiveRange], alignment: int = ALIGNMENT) -> Arena
     The largest first usually reaches the lower bound (Pisarchyk and Lee, "Efficient Memory Management
     for Deep Neural Net Inference", 2020, section 5); when it does not, other orders are tried, and then
     orders in which the lease that ended highest goes before all others. The best wins, and the search
-    ends at the lower bound, or after a number of comparisons. LiveRanges of no bytes take no room. The answer is always the same for the
-    same leases.
+    ends at the lower bound, or after a number of comparisons. LiveRanges of no bytes take no room. The
+    answer is always the same for the same leases.
     """
     claims = _Claims(leases, alignment)
     bound = claims.lower_bound()

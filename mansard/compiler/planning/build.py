@@ -10,7 +10,7 @@ from mansard.compiler.planning.inputs import DeviceTarget, KernelRef, SwappedDis
 from mansard.compiler.planning.queues import Queues
 from mansard.compiler.planning.swapping import Swapping
 from mansard.compiler.planning.values import DeviceValue, DeviceValues
-from mansard.dims import DimLike
+from mansard.dims import DimLike, add
 from mansard.errors import CompileError
 from mansard.ir.dispatch import Dispatch, DispatchGraph
 from mansard.ir.types import Value
@@ -194,7 +194,11 @@ class _Builder:
         if self.queues.must_order(device, used, overwritten):
             self.queues.barrier(device)
         kernel = self.kernels[dispatch]
-        bindings = tuple(BindingSpec(v.id, at) for v, (_, at) in zip(operands, places, strict=True))
+        offsets = kernel.offsets or (0,) * len(places)
+        bindings = tuple(
+            BindingSpec(v.id, add(at, offset))
+            for v, (_, at), offset in zip(operands, places, offsets, strict=True)
+        )
         for operand in operands:
             operand.touch(self.queues.epoch[device])
         step = DispatchStep(

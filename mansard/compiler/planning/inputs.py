@@ -18,6 +18,9 @@ class KernelRef:
     entry: str
     params: tuple[DimLike, ...]
     grid: tuple[DimLike, DimLike, DimLike]
+    offsets: tuple[int, ...] = ()
+    """Bytes of the dispatch's operands, inputs and then outputs, before what the kernel is bound to; empty
+    where it is bound to all of them."""
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ from mansard.passes.fusion.groups import (
     MAX_OPS,
     Group,
     Groups,
-    depends,
+    dependencies,
     flat_identity,
     flat_read,
     map_cost,
@@ -134,18 +134,20 @@ class _Fusion(Groups):
 
     def _candidates(self, op: Generic) -> list[Group]:
         """Groups that produce an operand and can include the op without a cycle, latest first."""
-        candidates = {g for v in op.inputs if (g := self.group_of.get(self.base(v))) is not None}
-        ordered = sorted(candidates, key=lambda g: -g.last)
+        producers = {g for v in op.inputs if (g := self.group_of.get(self.base(v))) is not None}
         regions = self.regions(op)
-        return [
+        candidates = [
             g
-            for g in ordered
+            for g in sorted(producers, key=lambda g: -g.last)
             if g.kind != "special"
             and g.regions == regions
             and len(g.ops) < MAX_OPS
             and len(self.bindings([*g.ops, op])) <= self.max_bindings
-            and not any(h is not g and depends(self, h, g) for h in candidates)
         ]
+        if not candidates or len(producers) == 1:
+            return candidates
+        needed = dependencies(self, producers, candidates)
+        return [g for g in candidates if g not in needed]
 
     def _join_map(self, op: Generic, group: Group) -> tuple[str, tuple[DimLike, ...]] | None:
         whole = len(op.extents)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import deque
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from mansard import dims
@@ -196,14 +197,28 @@ class Groups:
 
 def depends(groups: Groups, start: Group, goal: Group) -> bool:
     """Whether a group depends on another one, directly or through others."""
-    stack, seen = [start], {start}
-    while stack:
-        for op in stack.pop().ops:
+    return bool(dependencies(groups, [start], [goal]))
+
+
+def dependencies(groups: Groups, starts: Iterable[Group], goals: Iterable[Group]) -> set[Group]:
+    """Those of ``goals`` that any of ``starts`` depends on, directly or through others.
+
+    The search is breadth-first, since most are direct, and leaves what ends before all others begin.
+    """
+    queue, seen = deque(starts), set[Group]()
+    left, needed = set(goals), set[Group]()
+    first = min((goal.first for goal in left), default=0)
+    while queue and left:
+        group = queue.popleft()
+        for op in group.ops:
             for value in op.inputs:
                 other = groups.group_of.get(groups.base(value))
-                if other is goal and other is not start:
-                    return True
-                if other is not None and other not in seen and other.last >= goal.first:
-                    seen.add(other)
-                    stack.append(other)
-    return False
+                if other is None or other is group or other in seen or other.last < first:
+                    continue
+                seen.add(other)
+                queue.append(other)
+                if other in left:
+                    left.remove(other)
+                    needed.add(other)
+                    first = min((goal.first for goal in left), default=0)
+    return needed

@@ -1,0 +1,157 @@
+"""A kernel of which an operand is one slice is bound to that slice: steps of a loop share their kernels."""
+
+import numpy as np
+import pytest
+from support.graphs import A0, A1, F32, maps, op
+
+from mansard.api import Model
+from mansard.artifact.resources import MemoryResources
+from mansard.compiler import CompileOptions, compile_graph
+from mansard.compiler.identity import dispatch_key
+from mansard.compiler.operand_slices import slice_operands
+from mansard.dims import Dim, symbol
+from mansard.dtypes import DType
+from mansard.ir import Constant, GraphBuilder
+from mansard.ir.interpreter.graph import interpret
+from mansard.ir.scalar import Const, Gather
+from mansard.ir.types import IndexMap, Linear
+from mansard.passes.fusion.fuse import fuse
+
+ROW = 64
+DOUBLED = op("mul", A0, Const(2.0, F32))
+
+
+def row(number, *others):
+    """Row ``number`` of a table, all of it."""
+    return IndexMap((Linear((), number), *others, Linear.dim(0)))
+
+
+def read(b, table, index_map, width=ROW):
+    """A vector of a table's elements, doubled."""
+    return b.generic([table], [index_map], (width,), DOUBLED)
+
+
+def dispatches(build, shape=(5, ROW)):
+    b = GraphBuilder()
+    results = build(b, b.input("x", shape, F32))
+    return fuse(b.build(results)).dispatches
+
+
+def sliced(build, shape=(5, ROW), alignment=64):
+    (dispatch,) = dispatches(build, shape)
+    return slice_operands(dispatch, alignment), dispatch
+
+
+def test_rows_of_a_table_are_one_kernel_at_their_offsets():
+    every = [sliced(lambda b, x, i=i: [read(b, x, row(i))])[0] for i in range(5)]
+    assert [s.offsets for s in every] == [(4 * ROW * i, 0) for i in range(5)]
+    assert len({dispatch_key(s.dispatch) for s in every}) == 1
+    assert every[3].dispatch.inputs[0].type.shape == (1, ROW)
+
+
+def test_dims_of_one_element_keep_their_place():
+    def build(b, x):
+        return [read(b, x, row(2, Linear()))]
+
+    found, _ = sliced(build, (5, 1, ROW))
+    assert found.offsets == (2 * 4 * ROW, 0)
+    assert found.dispatch.inputs[0].type.shape == (1, 1, ROW)
+
+
+def test_reads_through_a_reshape_are_of_the_same_slice():
+    def build(b, x):
+        part = b.reshape(x, (5, 4, ROW // 4))
+        index_map = IndexMap((Linear((), 3), Linear(), Linear.dim(0)))
+        first = read(b, part, index_map, ROW // 4)
+        return [first]
+
+    found, dispatch = sliced(build)
+    assert found.offsets == (3 * 4 * ROW, 0)
+    assert found.dispatch.inputs[0].type.elements == ROW // 4
+    assert len(found.dispatch.ops) < len(dispatch.ops)
+
+
+def unaligned(b, x):
+    return [read(b, x, row(1), width=9)]
+
+
+def computed(b, x):
+    gather = Gather(0, (Const(3, DType.I64), Const(1, DType.I64)), F32)
+    return [b.generic([x], [None], (ROW,), gather)]
+
+
+def padded(b, x):
+    shifted = IndexMap((Linear((), 2), Linear.dim(0, 1, -3)), fill=0.0)
+    return [read(b, x, shifted)]
+
+
+def two_rows(b, x):
+    return [b.generic([x, x], [row(1), row(3)], (ROW,), op("add", A0, A1))]
+
+
+def whole(b, x):
+    return [b.generic([x], [IndexMap.identity(2)], (5, ROW), DOUBLED)]
+
+
+def column(b, x):
+    index_map = IndexMap((Linear.dim(0), Linear((), 32)))
+    return [read(b, x, index_map, width=5)]
+
+
+@pytest.mark.parametrize(
+    ("build", "shape"),
+    [
+        (unaligned, (5, 9)),
+        (computed, (5, ROW)),
+        (padded, (5, ROW)),
+        (two_rows, (5, ROW)),
+        (whole, (5, ROW)),
+        (column, (5, ROW)),
+        (lambda b, x: [read(b, x, row(2))], (symbol(Dim("n", 3, 9)), ROW)),
+    ],
+)
+def test_what_is_no_single_aligned_slice_stays(build, shape):
+    found, dispatch = sliced(build, shape)
+    assert found.dispatch is dispatch
+    assert not any(found.offsets)
+
+
+def test_the_start_of_a_slice_has_the_alignment_that_kernels_rely_on():
+    def build(b, x):
+        return [read(b, x, row(1), width=16)]
+
+    assert sliced(build, (5, 16), alignment=64)[0].offsets == (64, 0)
+    found, dispatch = sliced(build, (5, 16), alignment=256)
+    assert found.dispatch is dispatch
+
+
+def recurrence(steps, width=ROW):
+    """``h = tanh(h @ w + x[t])`` for every step, x being a sum, and the last h of all."""
+    b = GraphBuilder()
+    x, h = b.input("x", (steps, width), F32), b.input("h", (width,), F32)
+    weights = np.random.default_rng(3).standard_normal((width, width)).astype(np.float32) / width
+    w = b.constant("w", Constant.of(weights, "w"), (width, width), F32)
+    for t in range(steps):
+        product = b.generic(
+            [h, w], [maps(1), maps(0, 1)], (width, width), op("mul", A0, A1), reduced=1, combiner="add"
+        )
+        activated = op("tanh", op("add", A0, A1))
+        h = b.generic([product, x], [maps(0), row(t)], (width,), activated)
+    return b.build([h])
+
+
+@pytest.mark.parametrize("device", ["cpu", "vulkan"])
+def test_steps_of_a_loop_share_a_kernel_and_read_their_rows(device):
+    graph = recurrence(6)
+    compiled = compile_graph(graph, CompileOptions(targets=(device,), cache=False))
+    (program,) = compiled.plan.devices
+    steps = [s for segment in program.segments for s in segment.steps if hasattr(s, "entry")]
+    assert len({s.entry for s in steps}) == 1
+    assert [max(b.offset for b in s.bindings) for s in steps] == [4 * ROW * t for t in range(6)]
+    random = np.random.default_rng(5)
+    values = {"x": random.standard_normal((6, ROW)), "h": random.standard_normal(ROW)}
+    arrays = [values[v.name].astype(np.float32) for v in graph.inputs]
+    with Model(compiled.plan, MemoryResources(compiled.executables, compiled.weights)) as model:
+        result = model(*arrays)
+    (expected,) = interpret(graph, arrays)
+    np.testing.assert_allclose(np.asarray(result), expected, rtol=1e-5, atol=1e-5)
