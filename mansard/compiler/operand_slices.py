@@ -20,6 +20,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from mansard.analysis.loops import linearize
 from mansard.ir.dispatch import Dispatch
 from mansard.ir.ops import Generic, Op, Reshape
 from mansard.ir.scalar import Gather, walk
@@ -47,18 +48,14 @@ class _Box:
 def slice_operands(dispatch: Dispatch, alignment: int) -> SlicedDispatch:
     """The dispatch with every input of which it reads one slice replaced by that slice.
 
-    A slice is what constant indices of the outermost dims leave of a static shape, from a multiple of
-    ``alignment`` bytes on. Inputs whose layout the kernel may choose, or whose memory it writes, stay as
-    they are.
+    A slice is what constant indices of the outermost dims leave of a static shape. It is bound from a
+    multiple of ``alignment`` bytes on: where it begins between two, as a line of elements with those before
+    it from there on. Inputs whose layout the kernel may choose, or whose memory it writes, stay as they are.
     """
     offsets = dict.fromkeys((*dispatch.inputs, *dispatch.outputs), 0)
-    ops, inputs = dispatch.ops, []
+    ops, inputs, fixed = dispatch.ops, [], dispatch.packable | dispatch.in_place
     for value in dispatch.inputs:
-        sliced = (
-            None
-            if value in dispatch.packable | dispatch.in_place
-            else _sliced(dispatch, ops, value, alignment)
-        )
+        sliced = None if value in fixed else _sliced(dispatch, ops, value, alignment)
         if sliced is None:
             inputs.append(value)
             continue
@@ -91,20 +88,22 @@ def _sliced(
     if len({(box.start, box.elements) for box in boxes.values()}) != 1 or views & {*dispatch.outputs}:
         return None
     box = next(iter(boxes.values()))
-    offset = box.start * value.type.dtype.itemsize
-    if box.elements == value.type.elements or offset % alignment:
+    size = value.type.dtype.itemsize
+    before, rest = divmod(box.start * size % alignment, size)
+    if box.elements == value.type.elements or rest:
         return None
-    slices = {view: Value(view.name, _slice_type(view.type, box)) for view, box in boxes.items()}
+    slices = {view: Value(view.name, _slice_type(view.type, box, before)) for view, box in boxes.items()}
     part, *others = slices.values()
     reshapes = [Reshape((part,), (other,)) for other in others]
     kept = [op for op in ops if not (isinstance(op, Reshape) and op.output in views)]
-    return (*reshapes, *(_reading(op, slices, boxes) for op in kept)), part, offset
+    offset = (box.start - before) * size
+    return (*reshapes, *(_reading(op, slices, boxes, before) for op in kept)), part, offset
 
 
 def _box(op: Op, position: int) -> _Box | None:
     """What an op reads of an operand, as far as constant indices of the outermost dims limit it."""
     shape = op.inputs[position].type.shape
-    if not isinstance(op, Generic) or not all(isinstance(extent, int) for extent in shape):
+    if not isinstance(op, Generic) or not all(isinstance(extent, int) and extent for extent in shape):
         return None
     index_map, extents = op.maps[position], [int(extent) for extent in shape if isinstance(extent, int)]
     if index_map is None or index_map.fill is not None:
@@ -121,22 +120,26 @@ def _box(op: Op, position: int) -> _Box | None:
     return _Box(start, math.prod(extents[dims:]), dims)
 
 
-def _slice_type(whole: TensorType, box: _Box) -> TensorType:
+def _slice_type(whole: TensorType, box: _Box, before: int) -> TensorType:
+    if before:
+        return TensorType((before + box.elements,), whole.dtype)
     return TensorType((*(1 for _ in range(box.dims)), *whole.shape[box.dims :]), whole.dtype)
 
 
-def _reading(op: Op, slices: dict[Value, Value], boxes: dict[Value, _Box]) -> Op:
-    """The op with slices in place of what they are slices of."""
+def _reading(op: Op, slices: dict[Value, Value], boxes: dict[Value, _Box], before: int) -> Op:
+    """The op with slices, which begin ``before`` elements early, in place of what they are slices of."""
     if not isinstance(op, Generic) or not slices.keys() & {*op.inputs}:
         return op
     maps = list(op.maps)
     for position, value in enumerate(op.inputs):
         index_map = maps[position]
         if value in slices and index_map is not None:
-            results = (
+            results = [
                 Linear(result.terms, 0) if place < boxes[value].dims else result
                 for place, result in enumerate(index_map.results)
-            )
+            ]
+            if before:
+                results = [linearize(results, value.type.shape).plus(Linear((), before))]
             maps[position] = IndexMap(tuple(results), index_map.fill)
     inputs = tuple(slices.get(value, value) for value in op.inputs)
     return replace(op, inputs=inputs, maps=tuple(maps))

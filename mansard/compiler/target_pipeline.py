@@ -49,6 +49,7 @@ def target_pipeline(
             else None,
             partition=functools.partial(partition_graph, targets=targets),
             max_bindings=min(t.kernel.max_bindings for t in targets),
+            operand_alignment=max(t.kernel.operand_alignment for t in targets),
             shared=shared,
         )
     )

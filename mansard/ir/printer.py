@@ -61,7 +61,7 @@ def _contract(dim: Dim) -> str:
 
 
 def print_dispatches(graph: DispatchGraph) -> str:
-    """``graph`` as text: each dispatch with its buffers, then its ops."""
+    """``graph`` as text: each dispatch with its buffers, then its ops; last, what is part of what."""
     lines = []
     for dispatch in graph.dispatches:
         inputs = ", ".join(map(typed, dispatch.inputs))
@@ -69,4 +69,8 @@ def print_dispatches(graph: DispatchGraph) -> str:
         domain = ", ".join(map(str, dispatch.domain))
         lines.append(f"dispatch {dispatch.name}[{domain}] ({inputs}) -> ({outputs})")
         lines.extend(f"  {print_op(op)}" for op in dispatch.ops)
+    for value, (whole, offset) in graph.slices.items():
+        lines.append(f"slice {typed(value)} = {whole} at {offset}")
+    for value, parts in graph.joins.items():
+        lines.append(f"join {typed(value)} = {', '.join(f'{part} at {offset}' for part, offset in parts)}")
     return "\n".join(lines)

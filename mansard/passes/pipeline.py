@@ -38,6 +38,7 @@ from mansard.passes.canonical.views import simplify_views
 from mansard.passes.fusion.fuse import fuse
 from mansard.passes.fusion.horizontal_fusion import fuse_horizontally
 from mansard.passes.fusion.in_place import mark_in_place
+from mansard.passes.fusion.joined_results import write_joins
 from mansard.passes.fusion.packable import mark_packable
 from mansard.passes.fusion.side_by_side import put_side_by_side
 from mansard.passes.layout.channels_last import channels_last
@@ -91,6 +92,8 @@ class PipelineSettings:
     """Whether calls check that indices are in range."""
     max_bindings: int = 16
     """Buffers that a dispatch may have on every target."""
+    operand_alignment: int = 256
+    """Bytes of which the address of every operand is a multiple on some target."""
     quantisation: Quantisation | None = None
     """How the weights of products are stored, if not as the model has them."""
     round_few_rows: bool = False
@@ -249,6 +252,8 @@ def pipeline(settings: PipelineSettings | None = None) -> tuple[Step, ...]:
         # -- Dispatches: what a kernel may do to its operands depends on who else reads them -------
         PassStep(partial(mark_packable, shared=s.shared)),
         PassStep(mark_in_place),
+        # Once it is known what is updated in place: a part of another value cannot be.
+        PassStep(partial(write_joins, alignment=s.operand_alignment)),
         # Last: what is updated in place is decided for each dispatch alone.
         PassStep(
             partial(

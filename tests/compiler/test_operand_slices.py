@@ -71,10 +71,6 @@ def test_reads_through_a_reshape_are_of_the_same_slice():
     assert len(found.dispatch.ops) < len(dispatch.ops)
 
 
-def unaligned(b, x):
-    return [read(b, x, row(1), width=9)]
-
-
 def computed(b, x):
     gather = Gather(0, (Const(3, DType.I64), Const(1, DType.I64)), F32)
     return [b.generic([x], [None], (ROW,), gather)]
@@ -101,7 +97,6 @@ def column(b, x):
 @pytest.mark.parametrize(
     ("build", "shape"),
     [
-        (unaligned, (5, 9)),
         (computed, (5, ROW)),
         (padded, (5, ROW)),
         (two_rows, (5, ROW)),
@@ -116,13 +111,20 @@ def test_what_is_no_single_aligned_slice_stays(build, shape):
     assert not any(found.offsets)
 
 
-def test_the_start_of_a_slice_has_the_alignment_that_kernels_rely_on():
+def test_slices_are_bound_where_kernels_can_be():
     def build(b, x):
         return [read(b, x, row(1), width=16)]
 
     assert sliced(build, (5, 16), alignment=64)[0].offsets == (64, 0)
-    found, dispatch = sliced(build, (5, 16), alignment=256)
-    assert found.dispatch is dispatch
+    found, _ = sliced(build, (5, 16), alignment=256)
+    assert found.offsets == (0, 0)
+    assert found.dispatch.inputs[0].type.shape == (32,)
+
+
+def test_rows_between_two_such_places_share_as_many_kernels_as_there_are_distances():
+    every = [sliced(lambda b, x, i=i: [read(b, x, row(i), width=24)], (9, 24))[0] for i in range(9)]
+    assert [s.offsets[0] for s in every] == [96 * i // 64 * 64 for i in range(9)]
+    assert len({dispatch_key(s.dispatch) for s in every}) == 2
 
 
 def recurrence(steps, width=ROW):
@@ -140,18 +142,25 @@ def recurrence(steps, width=ROW):
     return b.build([h])
 
 
+def run(compiled, arrays):
+    with Model(compiled.plan, MemoryResources(compiled.executables, compiled.weights)) as model:
+        return np.asarray(model(*arrays))
+
+
+@pytest.mark.parametrize("width", [64, 40])
 @pytest.mark.parametrize("device", ["cpu", "vulkan"])
-def test_steps_of_a_loop_share_a_kernel_and_read_their_rows(device):
-    graph = recurrence(6)
+def test_steps_of_a_loop_share_a_kernel_and_read_their_rows(device, width):
+    graph = recurrence(6, width)
     compiled = compile_graph(graph, CompileOptions(targets=(device,), cache=False))
     (program,) = compiled.plan.devices
     steps = [s for segment in program.segments for s in segment.steps if hasattr(s, "entry")]
-    assert len({s.entry for s in steps}) == 1
-    assert [max(b.offset for b in s.bindings) for s in steps] == [4 * ROW * t for t in range(6)]
+    alignment = 64 if device == "cpu" else 256
+    row_bytes = 4 * width
+    starts = [row_bytes * t for t in range(6)]
+    assert [max(b.offset for b in s.bindings) for s in steps] == [s // alignment * alignment for s in starts]
+    assert len({s.entry for s in steps}) == len({s % alignment for s in starts})
     random = np.random.default_rng(5)
-    values = {"x": random.standard_normal((6, ROW)), "h": random.standard_normal(ROW)}
+    values = {"x": random.standard_normal((6, width)), "h": random.standard_normal(width)}
     arrays = [values[v.name].astype(np.float32) for v in graph.inputs]
-    with Model(compiled.plan, MemoryResources(compiled.executables, compiled.weights)) as model:
-        result = model(*arrays)
     (expected,) = interpret(graph, arrays)
-    np.testing.assert_allclose(np.asarray(result), expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(run(compiled, arrays), expected, rtol=1e-5, atol=1e-5)

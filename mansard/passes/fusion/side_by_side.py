@@ -47,9 +47,9 @@ class _Merger:
             for number in range(len(self.order) - 1, -1, -1):
                 other = self.order[number]
                 between = self.order[number + 1 :]
-                if not _independent(other, dispatch):
+                if not self._independent(other, dispatch):
                     break
-                if self._is_small(other) and all(_independent(other, d) for d in between):
+                if self._is_small(other) and all(self._independent(other, d) for d in between):
                     merged = self._merged(other, dispatch)
                     if merged is not None:
                         # What is between reads nothing of the earlier one, which so may run later.
@@ -61,6 +61,16 @@ class _Merger:
         if not (dispatch.is_nest or dispatch.parts) or dispatch.is_region or self.regions & {*dispatch.ops}:
             return False
         return not any(is_contraction(op) for op in dispatch.ops) and all(map(_small, dispatch.ops))
+
+    def _independent(self, earlier: Dispatch, later: Dispatch) -> bool:
+        """Whether two dispatches may run in any order: neither writes what the other reads or writes."""
+        written: set[Value] = {*earlier.outputs, *earlier.in_place}
+        other: set[Value] = {*later.outputs, *later.in_place}
+        return not written & {*self._read(later), *other} and not other & self._read(earlier)
+
+    def _read(self, dispatch: Dispatch) -> set[Value]:
+        """The values that a dispatch reads, and the parts of those that are written in parts."""
+        return {*dispatch.inputs, *(part for v in dispatch.inputs for part in self.graph.sources(v))}
 
     def _merged(self, a: Dispatch, b: Dispatch) -> Dispatch | None:
         parts = (*(a.parts or (a,)), *(b.parts or (b,)))
@@ -78,10 +88,3 @@ class _Merger:
 def _small(op: Op) -> bool:
     extents: Sequence[dims.DimLike] = op.extents if isinstance(op, Generic) else ()
     return dims.bounds(dims.product(extents))[1] <= MAX_ELEMENTS
-
-
-def _independent(earlier: Dispatch, later: Dispatch) -> bool:
-    """Whether two dispatches may run in any order: neither writes what the other reads or writes."""
-    written: set[Value] = {*earlier.outputs, *earlier.in_place}
-    other: set[Value] = {*later.outputs, *later.in_place}
-    return not written & {*later.inputs, *other} and not other & {*earlier.inputs}
