@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from mansard.drivers.vulkan import vk
 from mansard.drivers.vulkan.capabilities import describe_capabilities
 from mansard.drivers.vulkan.instance.context import open_context
 from mansard.drivers.vulkan.instance.device_setup import Candidate
@@ -216,10 +217,12 @@ class VulkanDevice(Device):
 
         After ``after`` more submissions of commands to the first compute queue one fails with the VkResult
         ``result``, or with ``hang`` is run but not completed until `let_go`; with ``allocation`` an
-        allocation fails for want of memory.
+        allocation fails for want of memory. A device is lost to all compute queues, whichever is used next.
         """
         if result is not None:
-            self._queue.inject_failure(result, after)
+            lost = result == vk.VK_ERROR_DEVICE_LOST
+            for queue in [self._queues[r] for r in self._computing] if lost else [self._queue]:
+                queue.inject_failure(result, after)
         if hang:
             self._queue.inject_hang(after)
         if allocation:
