@@ -15,16 +15,14 @@ After, with ``%h1`` and ``%h2`` as parts of ``%all`` (`DispatchGraph.joins`)::
 
 from __future__ import annotations
 
-import math
 from collections.abc import Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from mansard.analysis.affine import Affine
+from mansard.analysis.concatenation import outermost_parts
 from mansard.dims import DimLike
 from mansard.ir.dispatch import Dispatch, DispatchGraph
-from mansard.ir.ops import Concat, Generic, Op, Reshape, Slice
-from mansard.ir.scalar import Apply, Arg, Const, Gather, Index, Scalar
-from mansard.ir.types import Linear, Value
+from mansard.ir.ops import Concat, Op, Reshape, Slice
+from mansard.ir.types import Value
 
 
 def write_joins(graph: DispatchGraph, alignment: int) -> DispatchGraph:
@@ -59,78 +57,12 @@ def _is_movable(writer: Dispatch, regions: Set[Op]) -> bool:
 
 
 def _parts(graph: DispatchGraph, dispatch: Dispatch) -> list[tuple[Value, int]] | None:
-    """The different values that a dispatch concatenates along the outermost dim and does nothing else to,
-    with the byte each begins at; None for other dispatches."""
+    """The values that a dispatch concatenates (`outermost_parts`), where it does nothing else."""
     op = dispatch.ops[-1]
-    if dispatch.is_region or dispatch.parts or dispatch.outputs != op.outputs or not isinstance(op, Generic):
+    if dispatch.is_region or dispatch.parts or dispatch.outputs != op.outputs:
         return None
-    if not all(isinstance(other, Reshape) for other in dispatch.ops[:-1]) or op.combiner is not None:
+    if not all(isinstance(other, Reshape) for other in dispatch.ops[:-1]):
         return None
-    shape = [extent for extent in op.output.type.shape if isinstance(extent, int)]
-    axis = next((d for d, extent in enumerate(shape) if extent > 1), None)
-    if axis is None or len(shape) < op.output.type.rank or op.output.type.dtype.bits < 8:
-        return None
-    row = math.prod(shape[axis + 1 :]) * op.output.type.dtype.itemsize
-    pieces = _pieces(op, axis, shape[axis])
-    if not all(piece.is_whole(axis) for piece in pieces):
-        return None
-    parts = {graph.base(piece.value): piece.start * row for piece in pieces}
-    return list(parts.items()) if 1 < len(parts) == len(pieces) else None
-
-
-@dataclass(frozen=True)
-class _Piece:
-    """What a concatenation copies to positions from ``start`` on of its axis."""
-
-    value: Value
-    indices: tuple[Linear | None, ...]
-    start: int
-    shape: tuple[DimLike, ...]
-    """Of what is copied: that of the result, but for the axis."""
-
-    def is_whole(self, axis: int) -> bool:
-        """Whether that is all of the value, in order."""
-        if self.value.type.shape != self.shape or len(self.indices) != len(self.shape):
-            return False
-        for d, (index, extent) in enumerate(zip(self.indices, self.shape, strict=True)):
-            moved = Linear.dim(d, 1, -self.start if d == axis else 0)
-            if index != moved and not (extent == 1 and index == Linear()):
-                return False
-        return True
-
-
-def _pieces(op: Generic, axis: int, extent: int) -> list[_Piece]:
-    """The pieces of ``select(d < 4, a, select(d < 7, b, c))``; none where the body has another form."""
-    affine, body, bound, pieces = Affine(op.extents), op.body, 0, list[_Piece]()
-    while bound < extent:
-        start, read, bound = bound, body, extent
-        if isinstance(body, Apply) and body.op == "select":
-            bound = _bound(body.args[0], axis)
-            read, body = body.args[1:]
-        piece = _piece(op, affine, read)
-        if piece is None or not start < bound <= extent:
-            return []
-        value, indices = piece
-        shape = (*op.extents[:axis], bound - start, *op.extents[axis + 1 :])
-        pieces.append(_Piece(value, indices, start, shape))
-    return pieces
-
-
-def _bound(condition: Scalar, axis: int) -> int:
-    """The ``n`` of a condition ``d < n`` on the axis; 0 for other conditions."""
-    if not isinstance(condition, Apply) or condition.op != "lt" or condition.args[0] != Index(axis):
-        return 0
-    bound = condition.args[1]
-    return bound.value if isinstance(bound, Const) and isinstance(bound.value, int) else 0
-
-
-def _piece(op: Generic, affine: Affine, read: Scalar) -> tuple[Value, tuple[Linear | None, ...]] | None:
-    """The value that a plain read is of, and the indices where."""
-    if isinstance(read, Arg):
-        index_map = op.maps[read.index]
-        if index_map is None or index_map.fill is not None:
-            return None
-        return op.inputs[read.index], index_map.results
-    if isinstance(read, Gather):
-        return op.inputs[read.operand], tuple(map(affine.linear, read.indices))
-    return None
+    found = outermost_parts(op)
+    parts = {graph.base(value): offset for value, offset in found}
+    return list(parts.items()) if 1 < len(parts) == len(found) else None

@@ -1,5 +1,7 @@
 """Give outputs, states and what is asserted separate buffers, before ops are grouped.
 
+A result that is also a part of a concatenation (the last state of a recurrent network) has its buffer there.
+
 Before: ``return %x, %y, %y``   After: ``%x1 = copy %x; %y1 = copy %y; return %x1, %y, %y1``
 """
 
@@ -8,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from mansard.analysis.concatenation import outermost_parts
 from mansard.ir.graph import Graph, fresh_name
 from mansard.ir.ops import Assert, Generic, Op, Reshape
 from mansard.ir.scalar import Arg
@@ -15,9 +18,10 @@ from mansard.ir.types import IndexMap, Value
 
 
 def materialise_outputs(graph: Graph) -> Graph:
-    """Give every output a separate buffer: copy those that are inputs, constants or shared. Of what is
-    asserted copy constants and states."""
+    """Give every output a separate buffer: copy those that are inputs, constants, shared or parts of another
+    result. Of what is asserted copy constants and states."""
     producers = graph.producers()
+    parts = {base_of(value, producers) for op in graph.ops for value, _ in outermost_parts(op)}
     taken = {v.name for v in graph.values()}
     ops, outputs, used = list(graph.ops), [], set()
 
@@ -33,7 +37,7 @@ def materialise_outputs(graph: Graph) -> Graph:
             ops.append(replace(op, inputs=(copy(op.inputs[0]),)))
     for value in graph.outputs:
         base = base_of(value, producers)
-        if base not in producers or base in used:
+        if base not in producers or base in used or base in parts:
             value = copy(value)
             base = value
         used.add(base)

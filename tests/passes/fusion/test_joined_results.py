@@ -48,8 +48,9 @@ def reshaped(b):
 
 
 def with_an_output(b):
+    """A part that is an output, too, as the last state of a recurrent network is."""
     results = products(b, 3)
-    return [b.concat([*results], 0), results[1]]
+    return [b.concat(results, 0), b.reshape(results[2], (ROW,))]
 
 
 def with_an_input(b):
@@ -102,11 +103,17 @@ def test_results_of_steps_are_parts_of_what_joins_them(build):
 
 @pytest.mark.parametrize(
     "build",
-    [with_an_output, with_an_input, twice, along_columns, unaligned, changed, state_of],
+    [with_an_input, twice, along_columns, unaligned, changed, state_of],
 )
 def test_what_is_more_than_a_join_of_results_stays(build):
     after, before = joined(build)
     assert after is before
+
+
+def test_a_part_that_is_an_output_is_written_to_both_by_one_dispatch():
+    after, _ = joined(with_an_output)
+    assert len(after.joins) == 1 and len(after.dispatches) == 3
+    assert [len(d.outputs) for d in after.dispatches] == [1, 1, 2]
 
 
 def test_rows_in_another_order_are_no_part():
@@ -147,7 +154,7 @@ def wide(b):
 
 
 @pytest.mark.parametrize("device", ["cpu", "vulkan"])
-@pytest.mark.parametrize("build", [steps, reshaped, nested, wide, reordered, state_of])
+@pytest.mark.parametrize("build", [steps, reshaped, with_an_output, nested, wide, reordered, state_of])
 def test_joined_results_are_those_of_the_interpreter(device, build):
     check(device, build)
 
