@@ -62,7 +62,7 @@ class Running:
     def wait_idle(self):
         """Wait until no text is being generated, nor waits."""
         end = time.monotonic() + 30
-        while self.engine.active or self.engine.waiting:
+        while self.engine.active or self.engine.waiting or self.service._running:
             assert time.monotonic() < end
             time.sleep(0.002)
 
