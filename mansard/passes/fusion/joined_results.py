@@ -50,10 +50,10 @@ def write_joins(graph: DispatchGraph, alignment: int) -> DispatchGraph:
 
 
 def _is_movable(writer: Dispatch, regions: Set[Op]) -> bool:
-    """Whether what a dispatch writes may be a part of another value: memory that it shares with none."""
-    return not (
-        writer.is_region or writer.in_place or isinstance(writer.ops[-1], Slice) or regions & {*writer.ops}
-    )
+    """Whether what a dispatch writes may be a part of another value: memory that it shares with none. The
+    pieces of a partitioned dispatch share that of the whole."""
+    is_view = isinstance(writer.ops[-1], (Slice, Concat))
+    return not (writer.is_region or writer.in_place or is_view or regions & {*writer.ops})
 
 
 def _parts(graph: DispatchGraph, dispatch: Dispatch) -> list[tuple[Value, int]] | None:

@@ -367,17 +367,12 @@ def take_views(graph: DispatchGraph) -> DispatchGraph:
             joins[op.output] = tuple(parts)
         else:
             kept.append(dispatch)
-    for whole, places in graph.joins.items():
-        flat: list[tuple[Value, DimLike]] = []
-        for part, start in places:
-            pieces = joins.pop(part, None)
-            if pieces is None:
-                flat.append((part, start))
-            else:
-                slices[part] = (whole, start)
-                flat += [(piece, dims.add(start, at)) for piece, at in pieces]
-        joins[whole] = tuple(flat)
-    return replace(graph, dispatches=tuple(kept), slices={**graph.slices, **slices}, joins=joins)
+    return replace(
+        graph,
+        dispatches=tuple(kept),
+        slices={**graph.slices, **slices},
+        joins={**graph.joins, **joins},
+    )
 
 
 def _offset(value: Value, offsets: Sequence[DimLike]) -> DimLike:

@@ -10,13 +10,15 @@ from support.heavy_graphs import GRAPHS, product, weight
 from mansard import dims
 from mansard.dims import Dim
 from mansard.dtypes import DType
-from mansard.ir import GraphBuilder
+from mansard.ir import Constant, GraphBuilder
 from mansard.ir.dispatch import is_contraction
 from mansard.ir.interpreter.graph import interpret
 from mansard.ir.ops import Concat, Slice
 from mansard.ir.scalar import Arg, Cast
 from mansard.ir.verify import verify
+from mansard.passes.canonical.lower_views import lower_views
 from mansard.passes.fusion.fuse import fuse
+from mansard.passes.fusion.joined_results import write_joins
 from mansard.passes.fusion.packable import mark_packable
 from mansard.passes.parallel.partition import ALIGNMENT, DispatchPartition, axes, partition, take_views
 
@@ -107,6 +109,24 @@ def test_pieces_along_the_outermost_dim_are_views(name, axis):
     assert offset.evaluate({"part0": chosen.unit}) == dims.evaluate(
         parts[0][0].type.bytes, {"part0": chosen.unit}
     )
+
+
+def test_the_pieces_of_what_is_concatenated_are_parts_of_one_value_alone():
+    b = GraphBuilder()
+    x = b.input("x", (128, 64), F32)
+    w = b.constant("w", Constant.of(np.ones((64, 64), np.float32), "w"), (64, 64), F32)
+    first = matmul(b, x, w)
+    whole = b.concat([first, matmul(b, first, w)], 0)
+    fused = write_joins(dispatches(lower_views(b.build([matmul(b, whole, w)]))), ALIGNMENT)
+    assert len(fused.joins) == 1
+    writer = fused.dispatches[0]
+    chosen = axes(fused, writer)[0]
+    partitioned, _ = in_pieces(fused, writer, chosen, 2)
+    parts = take_views(write_joins(fuse(partitioned.graph), ALIGNMENT))
+    written = {v for d in parts.dispatches for v in d.outputs}
+    assert parts.joins
+    for value, places in parts.joins.items():
+        assert value not in written and all(part in written for part, _ in places)
 
 
 def test_other_dims_take_an_op_that_puts_pieces_together():
