@@ -124,7 +124,11 @@ def test_each_call_of_the_core_fails_in_turn(
 ) -> None:
     use(compiled)
     failed: set[str] = set()
-    for number in range(watch.core_calls[name]):  # waits come in varying numbers: the last may not be reached
+    count = watch.core_calls[name]
+    # Waits come in varying numbers, and where the device is fast there may be none: some are tried again.
+    for turn, number in enumerate([*range(count), *(0 for _ in range(20 * count))]):
+        if turn >= count and failed:
+            break
         watch.fail_in_core(name, number, result)
         try:
             use(compiled)
@@ -134,7 +138,7 @@ def test_each_call_of_the_core_fails_in_turn(
         failed |= {watch.failed} - {""}
         assert not watch.live, f"left behind after {name}: {dict(watch.live)}"
         vulkan_support.assert_no_validation_messages()
-    assert failed == ({name} if watch.core_calls[name] else set())
+    assert failed == ({name} if count else set())
     watch.fail_in_core("", 0, 0)
     use(compiled)
     assert not watch.live
