@@ -23,6 +23,7 @@ import numpy as np
 import torch
 
 import mansard
+from benchmarks.harness.cases import relative_error
 
 NETWORKS = {
     "LSTM 64-128, two layers": ("LSTM", 64, 128, 2, False, 1),
@@ -51,8 +52,7 @@ def measure(name: str, steps: int, devices: str) -> dict[str, Any]:
         begin = time.perf_counter()
         result = np.asarray(model(array)[0])
         row["first_ms"] = 1e3 * (time.perf_counter() - begin)
-        expected = network(x)[0].numpy()
-        row["error"] = float(np.abs(result - expected).max() / np.abs(expected).max())
+        row["error"] = relative_error(result, network(x)[0].numpy())
         calls: dict[str, Callable[[], object]] = {
             "mansard_ms": lambda: model(array),
             "torch_ms": lambda: network(x),

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from mansard.analysis.affine import Affine
+from mansard.analysis.specialise import is_join
 from mansard.dims import DimLike
 from mansard.ir.ops import Generic, Op
 from mansard.ir.scalar import Apply, Arg, Const, Gather, Index, Scalar
@@ -15,7 +16,7 @@ from mansard.ir.types import Linear, Value
 def outermost_parts(op: Op) -> list[tuple[Value, int]]:
     """The values that an op concatenates along the outermost dim of more than one element, with the byte of
     the result that each begins at; none for ops that do anything else, or on sizes that are not known."""
-    if not isinstance(op, Generic) or op.combiner is not None or op.output.type.dtype.bits < 8:
+    if not isinstance(op, Generic) or not is_join(op) or op.output.type.dtype.bits < 8:
         return []
     shape = [extent for extent in op.output.type.shape if isinstance(extent, int)]
     axis = next((d for d, extent in enumerate(shape) if extent > 1), None)

@@ -71,11 +71,13 @@ def build_executables(
         result.refs.append(tuple(add_executables(result.blobs, number, target.driver, specs, contracts)))
         places = {entry.name: i for i, spec in enumerate(specs) for entry in spec.entries}
         for dispatch in mine:
-            offsets = sliced[dispatch].offsets if dispatch in sliced else ()
-            kernel = compiled[key_of[sliced[dispatch].dispatch]] if dispatch in sliced else regions[dispatch]
-            result.kernels[dispatch] = KernelRef(
-                places[kernel.name], kernel.name, kernel.params, kernel.grid, offsets
-            )
+            if dispatch in sliced:
+                seen = sliced[dispatch]
+                kernel, offsets = compiled[key_of[seen.dispatch]], seen.offsets
+            else:
+                kernel, offsets = regions[dispatch], ()
+            place = places[kernel.name]
+            result.kernels[dispatch] = KernelRef(place, kernel.name, kernel.params, kernel.grid, offsets)
             result.packed.update({dispatch.inputs[i]: panels for i, panels in kernel.packed.items()})
         result.sources.extend(
             KernelSource(number, kernel.name, key, kernel.parameters, kernel.packed)

@@ -48,6 +48,7 @@ from mansard.passes.layout.row_order import order_rows
 from mansard.passes.layout.split_loops import split_consumers
 from mansard.passes.layout.weights import lay_out_weights
 from mansard.passes.parallel.large_constants import split_large_constants
+from mansard.passes.parallel.partition import ALIGNMENT
 from mansard.passes.parallel.split_attention import split_attention
 from mansard.passes.parallel.split_reduction import split_reductions
 from mansard.passes.pass_manager import Fixpoint, PassStep, Step, with_unique_names
@@ -92,7 +93,7 @@ class PipelineSettings:
     """Whether calls check that indices are in range."""
     max_bindings: int = 16
     """Buffers that a dispatch may have on every target."""
-    operand_alignment: int = 256
+    operand_alignment: int = ALIGNMENT
     """Bytes of which the address of every operand is a multiple on some target."""
     quantisation: Quantisation | None = None
     """How the weights of products are stored, if not as the model has them."""

@@ -2,11 +2,9 @@
 
 import numpy as np
 import pytest
+from support.graph_runner import compare, compiled, outputs
 from support.graphs import A0, A1, F32, maps, op
 
-from mansard.api import Model
-from mansard.artifact.resources import MemoryResources
-from mansard.compiler import CompileOptions, compile_graph
 from mansard.compiler.identity import dispatch_key
 from mansard.compiler.operand_slices import slice_operands
 from mansard.dims import Dim, symbol
@@ -142,25 +140,19 @@ def recurrence(steps, width=ROW):
     return b.build([h])
 
 
-def run(compiled, arrays):
-    with Model(compiled.plan, MemoryResources(compiled.executables, compiled.weights)) as model:
-        return np.asarray(model(*arrays))
-
-
 @pytest.mark.parametrize("width", [64, 40])
 @pytest.mark.parametrize("device", ["cpu", "vulkan"])
 def test_steps_of_a_loop_share_a_kernel_and_read_their_rows(device, width):
     graph = recurrence(6, width)
-    compiled = compile_graph(graph, CompileOptions(targets=(device,), cache=False))
-    (program,) = compiled.plan.devices
+    with compiled(graph, device) as model:
+        (program,) = model.plan.devices
+        random = np.random.default_rng(5)
+        values = {"x": random.standard_normal((6, width)), "h": random.standard_normal(width)}
+        arrays = [values[v.name].astype(np.float32) for v in graph.inputs]
+        compare(outputs(model, arrays), interpret(graph, arrays), 1e-5, 1e-5)
     steps = [s for segment in program.segments for s in segment.steps if hasattr(s, "entry")]
     alignment = 64 if device == "cpu" else 256
     row_bytes = 4 * width
     starts = [row_bytes * t for t in range(6)]
     assert [max(b.offset for b in s.bindings) for s in steps] == [s // alignment * alignment for s in starts]
     assert len({s.entry for s in steps}) == len({s % alignment for s in starts})
-    random = np.random.default_rng(5)
-    values = {"x": random.standard_normal((6, width)), "h": random.standard_normal(width)}
-    arrays = [values[v.name].astype(np.float32) for v in graph.inputs]
-    (expected,) = interpret(graph, arrays)
-    np.testing.assert_allclose(run(compiled, arrays), expected, rtol=1e-5, atol=1e-5)

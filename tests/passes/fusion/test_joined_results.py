@@ -2,14 +2,11 @@
 
 import numpy as np
 import pytest
-from support.graphs import F32, maps, matmul, op, unary
+from support.graph_runner import check, compiled
+from support.graphs import A0, A1, F32, maps, matmul, op, unary
 
-from mansard.api import Model
-from mansard.artifact.resources import MemoryResources
-from mansard.compiler import CompileOptions, compile_graph
+from mansard.analysis.concatenation import outermost_parts
 from mansard.ir import Constant, GraphBuilder, IndexMap, Linear
-from mansard.ir.interpreter.graph import interpret
-from mansard.ir.scalar import Arg
 from mansard.passes.canonical.lower_views import lower_views
 from mansard.passes.fusion.fuse import fuse
 from mansard.passes.fusion.joined_results import write_joins
@@ -33,10 +30,19 @@ def products(b, count, rows=1, columns=ROW):
     return results
 
 
-def joined(build, alignment=64):
+def graph_of(build):
     b = GraphBuilder()
-    graph = fuse(lower_views(b.build(build(b))))
+    return b.build(build(b))
+
+
+def joined(build, alignment=64):
+    graph = fuse(lower_views(graph_of(build)))
     return write_joins(graph, alignment), graph
+
+
+def check_graph(device, build):
+    graph = graph_of(build)
+    check(graph, [RANDOM.standard_normal(v.type.shape).astype(np.float32) for v in graph.inputs], device)
 
 
 def steps(b):
@@ -75,7 +81,7 @@ def reordered(b):
     """Two results of two rows each, the rows of the second the other way round."""
     first, second = products(b, 2, rows=2)
     backwards = IndexMap((Linear.dim(0, -1, 1), Linear.dim(1)))
-    second = b.generic([second], [backwards], (2, ROW), Arg(0, F32))
+    second = b.generic([second], [backwards], (2, ROW), A0)
     return [b.concat([first, second], 0)]
 
 
@@ -116,23 +122,15 @@ def test_a_part_that_is_an_output_is_written_to_both_by_one_dispatch():
     assert [len(d.outputs) for d in after.dispatches] == [1, 1, 2]
 
 
+def test_a_copy_joins_nothing():
+    (op,) = graph_of(lambda b: [b.generic([b.input("x", (2, ROW), F32)], [maps(0, 1)], (2, ROW), A0)]).ops
+    assert outermost_parts(op) == []
+
+
 def test_rows_in_another_order_are_no_part():
     after, before = joined(reordered)
     assert after is before or all(len(parts) == 2 for parts in after.joins.values())
-    check("cpu", reordered)
-
-
-def check(device, build):
-    b = GraphBuilder()
-    graph = b.build(build(b))
-    compiled = compile_graph(graph, CompileOptions(targets=(device,), cache=False))
-    arrays = [RANDOM.standard_normal(v.type.shape).astype(np.float32) for v in graph.inputs]
-    with Model(compiled.plan, MemoryResources(compiled.executables, compiled.weights)) as model:
-        results = model(*arrays)
-    results = results if isinstance(results, tuple) else (results,)
-    for result, expected in zip(results, interpret(graph, arrays), strict=True):
-        np.testing.assert_allclose(np.asarray(result), expected, rtol=1e-4, atol=1e-5)
-    return compiled.plan
+    check_graph("cpu", reordered)
 
 
 def nested(b):
@@ -147,21 +145,19 @@ def wide(b):
     """Parts of 256 bytes, as GPUs ask for, with readers of the whole and of a part in one dispatch."""
     results = products(b, 3)
     whole = b.concat(results, 0)
-    both = b.generic(
-        [whole, results[1]], [maps(0, 1), maps(None, 1)], (3, ROW), op("add", Arg(0, F32), Arg(1, F32))
-    )
+    both = b.generic([whole, results[1]], [maps(0, 1), maps(None, 1)], (3, ROW), op("add", A0, A1))
     return [both, whole]
 
 
 @pytest.mark.parametrize("device", ["cpu", "vulkan"])
 @pytest.mark.parametrize("build", [steps, reshaped, with_an_output, nested, wide, reordered, state_of])
 def test_joined_results_are_those_of_the_interpreter(device, build):
-    check(device, build)
+    check_graph(device, build)
 
 
 def test_a_plan_names_the_parts():
-    plan = check("cpu", steps)
-    parts = [v for v in plan.values if v.part_of is not None]
+    with compiled(graph_of(steps), "cpu") as model:
+        parts = [v for v in model.plan.values if v.part_of is not None]
     assert [v.part_offset for v in parts] == [0, 4 * ROW, 8 * ROW]
 
 
