@@ -45,6 +45,11 @@ def copied(op: Generic) -> tuple[Value, IndexMap]:
     return op.inputs[op.body.index], index_map
 
 
+def is_gathered(op: Generic, operand: int) -> bool:
+    """Whether the body reads an operand at computed indices."""
+    return any(isinstance(n, Gather) and n.operand == operand for n in walk(op.body))
+
+
 def tidy(op: Generic) -> Generic:
     """``op`` with each operand listed once for each way it is read, in the order of first use.
 

@@ -21,9 +21,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from mansard.analysis.loops import linearize
+from mansard.analysis.operands import is_gathered, renamed
 from mansard.ir.dispatch import Dispatch
 from mansard.ir.ops import Generic, Op, Reshape
-from mansard.ir.scalar import Gather, walk
 from mansard.ir.types import IndexMap, Linear, TensorType, Value
 
 
@@ -106,9 +106,7 @@ def _box(op: Op, position: int) -> _Box | None:
     if not isinstance(op, Generic) or not all(isinstance(extent, int) and extent for extent in shape):
         return None
     index_map, extents = op.maps[position], [int(extent) for extent in shape if isinstance(extent, int)]
-    if index_map is None or index_map.fill is not None:
-        return None
-    if any(isinstance(node, Gather) and node.operand == position for node in walk(op.body)):
+    if index_map is None or index_map.fill is not None or is_gathered(op, position):
         return None
     start = dims = 0
     for extent, result in zip(extents, index_map.results, strict=True):
@@ -128,7 +126,10 @@ def _slice_type(whole: TensorType, box: _Box, before: int) -> TensorType:
 
 def _reading(op: Op, slices: dict[Value, Value], boxes: dict[Value, _Box], before: int) -> Op:
     """The op with slices, which begin ``before`` elements early, in place of what they are slices of."""
-    if not isinstance(op, Generic) or not slices.keys() & {*op.inputs}:
+    if not isinstance(op, Generic):
+        return op
+    reading = renamed(op, slices)
+    if reading is op:
         return op
     maps = list(op.maps)
     for position, value in enumerate(op.inputs):
@@ -141,5 +142,4 @@ def _reading(op: Op, slices: dict[Value, Value], boxes: dict[Value, _Box], befor
             if before:
                 results = [linearize(results, value.type.shape).plus(Linear((), before))]
             maps[position] = IndexMap(tuple(results), index_map.fill)
-    inputs = tuple(slices.get(value, value) for value in op.inputs)
-    return replace(op, inputs=inputs, maps=tuple(maps))
+    return replace(reading, maps=tuple(maps))

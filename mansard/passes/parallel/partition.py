@@ -28,12 +28,13 @@ from dataclasses import dataclass, field, replace
 
 from mansard import dims
 from mansard.analysis.linear import dim_scalar
+from mansard.analysis.operands import is_gathered
 from mansard.dims import Dim, DimLike
 from mansard.dtypes import DType
 from mansard.ir.dispatch import Dispatch, DispatchGraph, is_contraction
 from mansard.ir.graph import Graph, fresh_name
 from mansard.ir.ops import Concat, Generic, Op, Reshape, Slice
-from mansard.ir.scalar import Apply, Gather, Index, Scalar, rewrite, walk
+from mansard.ir.scalar import Apply, Index, Scalar, rewrite, walk
 from mansard.ir.types import Constant, Linear, TensorType, Value
 from mansard.passes.canonical.dce import eliminate_dead
 from mansard.passes.canonical.lower_views import lower_view
@@ -335,8 +336,7 @@ def _indexed_axis(op: Generic, operand: int, dim: int) -> int | None:
     index_map, value = op.maps[operand], op.inputs[operand]
     assert index_map is not None
     using = [a for a, r in enumerate(index_map.results) if any(d == dim for d, _ in r.terms)]
-    gathered = any(isinstance(n, Gather) and n.operand == operand for n in walk(op.body))
-    if len(using) != 1 or gathered:
+    if len(using) != 1 or is_gathered(op, operand):
         return None
     (axis,) = using
     whole = index_map.results[axis].single == dim and value.type.shape[axis] == op.extents[dim]
