@@ -25,11 +25,18 @@ from mansard.codegen.parameters import Parameters
 from mansard.codegen.schedules.common.attention_nest import (
     AttentionLoops,
     AttentionNest,
+    WorkDistribution,
     classify,
     distribute,
 )
 from mansard.codegen.schedules.common.base import Frame, Scheduled, estimate, power_of_two_below
 from mansard.codegen.schedules.gpu.attention import matrix, matrix_tiles
+from mansard.codegen.schedules.gpu.attention.direct import (
+    SUBGROUPS,
+    DirectAttention,
+    DirectTile,
+    direct_tile,
+)
 from mansard.codegen.schedules.gpu.attention.tile import FlashTile
 from mansard.codegen.schedules.gpu.attention.work_split import AttentionTile
 from mansard.dims import DimLike
@@ -57,6 +64,9 @@ def schedule(
         chosen = known.get(parameters, tiles[0]) if parameters else tiles[0]
         return matrix.schedule(nest, target, name, chosen)
     work = distribute(nest, loops)
+    direct = direct_tile(nest, work, target)
+    if direct is not None and (not parameters or "direct" in parameters.to_dict()):
+        return _direct(nest, loops, work, target, name, direct)
     tile = default_tile(nest, loops, target) if not parameters else tile_of(parameters)
     assert tile is not None
     frame = Frame(nest, target, name, tile.threads)
@@ -74,6 +84,30 @@ def schedule(
     return frame.finish((workgroups, 1, 1))
 
 
+def _direct(
+    nest: AttentionNest,
+    loops: AttentionLoops,
+    work: WorkDistribution,
+    target: KernelTarget,
+    name: str,
+    tile: DirectTile,
+) -> Scheduled:
+    """The kernel of few rows: a workgroup for each of the loops that select keys and values."""
+    target = target.with_one_subgroup_size()
+    frame = Frame(nest, target, name, SUBGROUPS * target.subgroup[0])
+    b, ev = frame.b, frame.ev
+    total = nest.total([d for g in work.rest for d in g])
+    workgroups = frame.workgroups(total)
+    kernel = DirectAttention(frame, nest, loops, work, tile)
+    with b.for_(b.workgroup_id(0), ev.dim(total), ev.dim(workgroups)) as loop, ev.scope():
+        if work.rest:
+            frame.bind_flat(work.rest, loop.index)
+        kernel.run()
+        if not (isinstance(total, int) and total <= target.max_workgroups):
+            b.barrier()  # the results of these rows are read
+    return frame.finish((workgroups, 1, 1))
+
+
 def candidates(dispatch: Dispatch, form: AttentionForm, target: KernelTarget) -> Sequence[Parameters]:
     """Every tile that fits the target, the default first."""
     nest = AttentionNest(dispatch, form)
@@ -83,6 +117,8 @@ def candidates(dispatch: Dispatch, form: AttentionForm, target: KernelTarget) ->
         return (Parameters(),)
     work = distribute(nest, loops)
     max_rows = 2 * estimate(nest.total([d for g in work.rows for d in g]))
+    direct = direct_tile(nest, work, target)
+    few = [Parameters.of(direct=direct.keys)] if direct is not None else []
     units = [matrix_tiles.parameters_of(t) for t in matrix_tiles.tiles_for(nest, target)]
     tiles = [default]
     sizes = [r for r in _ROWS if r < max_rows or r == _ROWS[-1]]
@@ -90,7 +126,7 @@ def candidates(dispatch: Dispatch, form: AttentionForm, target: KernelTarget) ->
         tile = make_tile(nest, target, rows, keys, threads)
         if tile is not None and tile not in tiles:
             tiles.append(tile)
-    return [*dict.fromkeys(units), *(parameters_of(tile) for tile in tiles)]
+    return [*dict.fromkeys(units), *few, *(parameters_of(tile) for tile in tiles)]
 
 
 def applies(form: AttentionForm, target: KernelTarget) -> bool:

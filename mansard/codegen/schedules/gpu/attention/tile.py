@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from mansard import dims
 from mansard.codegen.kernel import KValue, SharedMemory
 from mansard.codegen.loop_nest import Root
 from mansard.codegen.math.exponential import exp_below_zero
@@ -15,10 +14,9 @@ from mansard.codegen.schedules.common.attention_nest import (
     fold_parts,
 )
 from mansard.codegen.schedules.common.base import Frame, divides
-from mansard.codegen.schedules.common.key_bounds import key_bounds, last_bound
-from mansard.codegen.schedules.common.online_softmax import LOWEST, divided, larger, reciprocal, store_results
+from mansard.codegen.schedules.common.online_softmax import LOWEST, divided, larger, reciprocal
+from mansard.codegen.schedules.gpu.attention.tile_rows import TileRows
 from mansard.codegen.schedules.gpu.attention.work_split import VECTOR, AttentionTile
-from mansard.dims import DimLike
 from mansard.dtypes import DType
 from mansard.ir.scalar import Scalar
 
@@ -26,7 +24,7 @@ IN_FLIGHT = 16
 """Vectors that an invocation loads from buffers before it stores the first."""
 
 
-class FlashTile:
+class FlashTile(TileRows):
     """Emits the code of a tile. ``groups`` are the loops of the tile's rows."""
 
     def __init__(
@@ -37,10 +35,8 @@ class FlashTile:
         groups: Sequence[Group],
         tile: AttentionTile,
     ) -> None:
-        self.frame, self.nest, self.loops, self.groups, self.tile = frame, nest, loops, list(groups), tile
-        self.b, self.ev, self.form = frame.b, frame.ev, nest.form
-        self.extent: DimLike = nest.total([d for g in groups for d in g])
-        self.depth, self.columns = nest.depth_and_columns()
+        super().__init__(frame, nest, loops, groups, tile.rows)
+        self.tile = tile
         self.depth_vectors, self.column_vectors = -(-self.depth // VECTOR), -(-self.columns // VECTOR)
         b = self.b
         sizes = tile.shared_vectors(self.depth, self.columns)
@@ -98,7 +94,7 @@ class FlashTile:
             self.nest.scores,
             self.form.query,
             [self.nest.depth_loop],
-            self._bind_row,
+            self.bind_row,
         )
         self._fill(self.queries, self.depth_vectors, reads)
         lowest, zero = b.const(LOWEST, DType.F32), b.const(0.0, DType.F32)
@@ -107,33 +103,10 @@ class FlashTile:
         inits = (
             [lowest] * invocation_rows + [zero] * invocation_rows + [b.const(0.0, DType.F32, VECTOR)] * pieces
         )
-        ends = fold_parts(self.frame, self.nest, self._last_key(), tile.keys, inits, self._block)
+        ends = fold_parts(self.frame, self.nest, self.last_key(), tile.keys, inits, self._block)
         self._finish(
             ends[:invocation_rows], ends[invocation_rows : 2 * invocation_rows], ends[2 * invocation_rows :]
         )
-
-    def _bind_row(self, row: KValue) -> None:
-        """Bind the tile's row number ``row``, clamped to the last one."""
-        if not self.groups:
-            return
-        place = self.b.add(self.first, row)
-        if not divides(self.extent, self.tile.rows):
-            place = self.frame.minimum(place, self.ev.dim(dims.add(self.extent, -1)))
-        self.frame.bind_flat(self.groups, place)
-
-    def _last_key(self) -> KValue:
-        b, lane = self.b, self.loops.lane
-        keys = self.ev.dim(self.nest.extents[self.nest.key_loop])
-        last = b.idx(0)
-        if lane is not None:
-            last = self.ev.dim(dims.add(self.nest.total(lane), -1))
-            if self.groups == [lane]:
-                last = self.frame.minimum(b.add(self.first, b.idx(self.tile.rows - 1)), last)
-        for end in key_bounds(self.nest):
-            value = last_bound(self.frame, self.nest, end, lane, last)
-            if value is not None:
-                keys = b.binary("max", self.frame.minimum(keys, value), b.idx(0))
-        return keys
 
     # Into workgroup memory ------------------------------------------------------------------
     def _reads(
@@ -160,31 +133,12 @@ class FlashTile:
             line, vector = b.binary("div", element, b.idx(width)), b.binary("rem", element, b.idx(width))
             with ev.scope():
                 counts = bind(line)
-                value = self._vector(root, factor, group, extent, vector)
+                value = self.vector(root, factor, group, extent, vector)
             if counts is not None:
                 value = b.select(b.splat(counts, VECTOR), value, b.const(0.0, DType.F32, VECTOR))
             return line, vector, value
 
         return [lambda n=n: read(n) for n in range(-(-size // threads))]  # type: ignore[misc]
-
-    def _vector(self, root: Root, factor: Scalar, group: Group | None, extent: int, vector: KValue) -> KValue:
-        """Four elements along a group of loops, with zeros beyond its extent."""
-        b, ev = self.b, self.ev
-        start = b.mul(vector, b.idx(VECTOR))
-        if group is not None and extent % VECTOR == 0:
-            ev.bind(group, start)
-            ev.vector, ev.multiple = (group[-1], VECTOR), VECTOR
-            return b.splat(ev.part(root, factor), VECTOR)
-        whole, zero = b.const(0.0, DType.F32, VECTOR), b.const(0.0, DType.F32)
-        for lane in range(min(VECTOR, extent)):
-            place = b.add(start, b.idx(lane))
-            with ev.scope():
-                if group is not None:
-                    ev.bind(group, self.frame.minimum(place, b.idx(extent - 1)))
-                value = ev.part(root, factor)
-            value = b.select(b.compare("lt", place, b.idx(extent)), value, zero)
-            whole = b.insert(whole, value, lane)
-        return whole
 
     def _fill(
         self, memory: SharedMemory, stride: int, reads: Sequence[Callable[[], tuple[KValue, KValue, KValue]]]
@@ -327,7 +281,7 @@ class FlashTile:
         for r, row in enumerate(scores):
             line: list[KValue] = []
             with ev.scope():
-                self._bind_row(b.add(self.first_row, b.idx(r)))
+                self.bind_row(b.add(self.first_row, b.idx(r)))
                 for k, score in enumerate(row):
                     key = b.add(self.along, b.idx(k * tile.along))
                     near = key if self.whole else self.frame.minimum(key, b.sub(count, b.idx(1)))
@@ -436,39 +390,19 @@ class FlashTile:
 
     def _store_statistics(self, tops: Sequence[KValue], totals: Sequence[KValue]) -> None:
         """Store the maxima and sums of the rows if the form has them as results."""
-        b, ev, form = self.b, self.ev, self.form
-        if form.partial is None:
+        b, ev = self.b, self.ev
+        if self.form.partial is None:
             return
-        (top_op, _), _ = form.partial
         for r in range(self.tile.invocation_rows):
             row = b.add(self.first_row, b.idx(r))
             inside = b.compare("lt", b.add(self.first, row), ev.dim(self.extent))
             with b.if_(b.binary("and", inside, b.compare("eq", self.along, b.idx(0)))), ev.scope():
-                self._bind_row(row)
-                for root in self.nest.statistics:
-                    value = tops[r] if root.op is top_op else totals[r]
-                    ev.store(root.op.output, self.nest.store_address(root), value)
+                self.store_statistics(row, tops[r], totals[r])
 
     def _store(self, row: KValue, vector: KValue, value: KValue, inside: KValue | None) -> None:
         """Store a vector of a row's sums after the epilogue, if both are in range."""
-        b, ev, column = self.b, self.ev, self.loops.column
-        if not divides(self.extent, self.tile.rows):
-            there = b.compare("lt", b.add(self.first, row), ev.dim(self.extent))
-            inside = there if inside is None else b.binary("and", inside, there)
         if self.form.partial is None:
-            total = b.load(self.totals, row)
-            value = divided(b, self.nest, value, reciprocal(self.frame, self.nest, total), total)
-        start = b.mul(vector, b.idx(VECTOR))
-        with b.if_(inside if inside is not None else b.const(True, DType.BOOL)), ev.scope():
-            self._bind_row(row)
-            if column is not None and self.columns % VECTOR == 0:
-                ev.bind(column, start)
-                ev.vector, ev.multiple = (column[-1], VECTOR), VECTOR
-                store_results(self.frame, self.nest, value)
-                return
-            for lane in range(min(VECTOR, self.columns)):
-                place = b.add(start, b.idx(lane))
-                with b.if_(b.compare("lt", place, b.idx(self.columns))), ev.scope():
-                    if column is not None:
-                        ev.bind(column, place)
-                    store_results(self.frame, self.nest, b.extract(value, lane))
+            total = self.b.load(self.totals, row)
+            share = reciprocal(self.frame, self.nest, total)
+            value = divided(self.b, self.nest, value, share, total)
+        self.store_row(row, vector, value, inside)

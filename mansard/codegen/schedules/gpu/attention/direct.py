@@ -1,0 +1,336 @@
+"""Attention of few rows, as in decoding: keys and values go from buffers to registers.
+
+A key is read by the rows of one tile alone, once each, so that a copy of it in workgroup memory gains
+nothing. The invocations of a subgroup share each key and value: all have some elements. A subgroup has keys
+of its own, of which it loads several at a time, and its own maxima and sums, with nothing to wait for::
+
+    for keys of the subgroup, a few at a time:
+        k, v = their elements that are mine
+        score[key, row] = sum over invocations of q[row] . k[key]
+        p[key, row] = exp(mask(score) - top[row])          an invocation for each
+        out[row] = out[row] * scale[row] + sum(key) p[key, row] * v[key]
+
+At the end the subgroups' results are combined as those of parts of the keys are.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from mansard.codegen.kernel import KValue
+from mansard.codegen.kernel_target import KernelTarget
+from mansard.codegen.math.exponential import exp_below_zero
+from mansard.codegen.schedules.common.attention_nest import (
+    AttentionLoops,
+    AttentionNest,
+    WorkDistribution,
+    fold_parts,
+)
+from mansard.codegen.schedules.common.base import Frame, divides, estimate
+from mansard.codegen.schedules.common.online_softmax import LOWEST, divided, larger, reciprocal
+from mansard.codegen.schedules.gpu.attention.tile_rows import TileRows
+from mansard.codegen.schedules.gpu.attention.work_split import VECTOR
+from mansard.dtypes import DType
+
+F32 = DType.F32
+MAX_ROWS = 8
+"""The most rows of a tile: an invocation has queries and sums of all."""
+MAX_ELEMENTS = 16
+"""The most elements of a key that an invocation has."""
+SUBGROUPS = 8
+"""Subgroups of a workgroup."""
+KEYS = (8, 4, 2, 1)
+"""Keys that a subgroup loads at a time."""
+MAX_REGISTERS = 64
+"""Of an invocation, for keys, values, queries and sums."""
+
+
+@dataclass(frozen=True)
+class DirectTile:
+    """Rows of a tile, and keys that a subgroup loads at a time."""
+
+    rows: int
+    keys: int
+
+
+def direct_tile(nest: AttentionNest, work: WorkDistribution, target: KernelTarget) -> DirectTile | None:
+    """The tile of an attention, None where it has too many rows, or subgroups do not divide its keys."""
+    target = target.with_one_subgroup_size()
+    rows, (lower, upper) = nest.total([d for g in work.rows for d in g]), target.subgroup
+    if lower != upper or lower < VECTOR or "subgroup_arithmetic" not in target.features:
+        return None
+    if not isinstance(rows, int) or rows > MAX_ROWS or SUBGROUPS * lower > target.workgroup_invocations:
+        return None
+    depth, columns = nest.depth_and_columns()
+    if depth % (VECTOR * lower) or columns % (VECTOR * lower) or max(depth, columns) > MAX_ELEMENTS * lower:
+        return None
+    length = estimate(nest.extents[nest.key_loop], 1 << 10)
+    for keys in KEYS:
+        registers = (keys + rows) * (depth + columns) // lower
+        wanted = keys * SUBGROUPS < 2 * length and registers <= MAX_REGISTERS
+        tile = DirectTile(rows, keys)
+        if (wanted or keys == KEYS[-1]) and _shared_bytes(tile, columns, lower) <= target.shared_memory_bytes:
+            return tile
+    return None
+
+
+def _shared_bytes(tile: DirectTile, columns: int, subgroup: int) -> int:
+    powers = -(-tile.keys * tile.rows // subgroup) * subgroup
+    return 4 * SUBGROUPS * (tile.rows * (columns // 2 + 2) + powers)
+
+
+class DirectAttention(TileRows):
+    """Emits the code of a tile."""
+
+    def __init__(
+        self,
+        frame: Frame,
+        nest: AttentionNest,
+        loops: AttentionLoops,
+        work: WorkDistribution,
+        tile: DirectTile,
+    ) -> None:
+        super().__init__(frame, nest, loops, work.rows, tile.rows)
+        b, self.size = self.b, frame.target.subgroup[0]
+        self.tile, self.b.subgroup = tile, self.size
+        self.block = tile.keys * SUBGROUPS
+        self.whole = divides(nest.extents[nest.key_loop], self.block) and len(nest.parts()) < 2
+        self.key_vectors, self.value_vectors = (n // (VECTOR * self.size) for n in (self.depth, self.columns))
+        self.pairs = tile.keys * tile.rows
+        self.rounds = -(-self.pairs // self.size)
+        """Pairs of a key and a row that an invocation has the exponentials of."""
+        self.powers = b.shared(F32, SUBGROUPS * self.rounds * self.size)
+        self.sums = b.shared(F32, SUBGROUPS // 2 * tile.rows * self.columns // VECTOR, VECTOR)
+        self.tops, self.totals = (b.shared(F32, SUBGROUPS * tile.rows) for _ in range(2))
+        self.lane, self.number = b.subgroup_place("subgroup_lane"), b.subgroup_place("subgroup_id")
+        pair = [b.add(self.lane, b.idx(n * self.size)) for n in range(self.rounds)]
+        self.mine = [self._split(p) for p in pair]
+        """Key and row of an invocation's pairs; past the last pair the last one."""
+
+    def _split(self, pair: KValue) -> tuple[KValue, KValue, KValue | None]:
+        b, inside = self.b, None
+        if self.pairs % self.size:
+            inside = b.compare("lt", pair, b.idx(self.pairs))
+            pair = self.frame.minimum(pair, b.idx(self.pairs - 1))
+        key, row = self.frame.decode(pair, (self.tile.keys, self.tile.rows))
+        return key, row, inside
+
+    def run(self) -> None:
+        """All rows of the bound heads."""
+        b, rows = self.b, self.tile.rows
+        self.first = b.idx(0)
+        self.queries = [self._queries(row) for row in range(rows)]
+        zero = b.const(0.0, F32, VECTOR)
+        inits = [b.const(LOWEST, F32)] * rows + [b.const(0.0, F32)] * rows
+        inits += [zero] * (rows * self.value_vectors)
+        ends = fold_parts(self.frame, self.nest, self.last_key(), self.block, inits, self._block)
+        self._finish(ends[:rows], ends[rows : 2 * rows], ends[2 * rows :])
+
+    def _queries(self, row: int) -> list[KValue]:
+        with self.ev.scope():
+            self.bind_row(self.b.idx(row))
+            return self._elements(
+                self.key_vectors,
+                lambda vector: self.vector(
+                    self.nest.scores, self.form.query, [self.nest.depth_loop], self.depth, vector
+                ),
+            )
+
+    def _elements(self, vectors: int, read: Callable[[KValue], KValue]) -> list[KValue]:
+        """An invocation's vectors of a line: neighbours have neighbouring ones."""
+        b, ev, out = self.b, self.ev, []
+        for number in range(vectors):
+            with ev.scope():
+                out.append(read(b.add(b.mul(self.lane, b.idx(vectors)), b.idx(number))))
+        return out
+
+    # A block of keys ------------------------------------------------------------------------
+    def _key(self, first: KValue, count: KValue, number: KValue) -> tuple[KValue, KValue | None]:
+        """One of the subgroup's keys, and whether it is in the block."""
+        b = self.b
+        place = b.add(b.mul(self.number, b.idx(self.tile.keys)), number)
+        if self.whole:
+            return b.add(first, place), None
+        near = self.frame.minimum(place, b.sub(count, b.idx(1)))
+        return b.add(first, near), b.compare("lt", place, count)
+
+    def _block(self, first: KValue, count: KValue, carried: Sequence[KValue]) -> Sequence[KValue]:
+        b, rows = self.b, self.tile.rows
+        keys = self._lines(first, count, self.key_vectors, self._read_key)
+        values = self._lines(first, count, self.value_vectors, self._read_value)
+        scores = self._scores(keys)
+        tops, totals, scales = self._softmax(first, count, scores, carried[:rows], carried[rows : 2 * rows])
+        sums = [
+            b.mul(v, b.splat(scales[n // self.value_vectors], VECTOR))
+            for n, v in enumerate(carried[2 * rows :])
+        ]
+        base = b.mul(self.number, b.idx(self.rounds * self.size))
+        for number, value in enumerate(values):
+            for row in range(rows):
+                place = b.add(base, b.idx(number * rows + row))
+                power = b.splat(b.load(self.powers, place), VECTOR)
+                for at, vector in enumerate(value):
+                    here = row * self.value_vectors + at
+                    sums[here] = b.fma(power, vector, sums[here])
+        b.barrier("subgroup")  # exponentials are read before the next ones are stored
+        return [*tops, *totals, *sums]
+
+    def _lines(
+        self, first: KValue, count: KValue, vectors: int, read: Callable[[KValue], KValue]
+    ) -> list[list[KValue]]:
+        """An invocation's elements of the keys or values of its subgroup."""
+        b, ev, lines = self.b, self.ev, []
+        for number in range(self.tile.keys):
+            with ev.scope():
+                ev.bind([self.nest.key_loop], self._key(first, count, b.idx(number))[0])
+                lines.append(self._elements(vectors, read))
+        return lines
+
+    def _scores(self, keys: Sequence[Sequence[KValue]]) -> list[KValue]:
+        """Those of an invocation's pairs, of which each subgroup computes all."""
+        b, scores = self.b, [self.b.const(0.0, F32)] * self.rounds
+        for number in range(self.pairs):
+            key, row = divmod(number, self.tile.rows)
+            at, lane = divmod(number, self.size)
+            score = b.subgroup_reduce("add", self._dot(self.queries[row], keys[key]))
+            mine = b.compare("eq", self.lane, b.idx(lane))
+            scores[at] = b.select(mine, score, scores[at]) if lane else score
+        return scores
+
+    def _read_key(self, vector: KValue) -> KValue:
+        nest = self.nest
+        return self.vector(nest.scores, self.form.key, [nest.depth_loop], self.depth, vector)
+
+    def _read_value(self, vector: KValue) -> KValue:
+        return self.vector(self.nest.weighted, self.form.value, self.loops.column, self.columns, vector)
+
+    def _dot(self, left: Sequence[KValue], right: Sequence[KValue]) -> KValue:
+        b = self.b
+        total = b.mul(left[0], right[0])
+        for x, y in zip(left[1:], right[1:], strict=True):
+            total = b.fma(x, y, total)
+        return b.reduce("add", total)
+
+    def _softmax(
+        self,
+        first: KValue,
+        count: KValue,
+        scores: Sequence[KValue],
+        before: Sequence[KValue],
+        totals: Sequence[KValue],
+    ) -> tuple[list[KValue], list[KValue], list[KValue]]:
+        """The new maxima and sums of rows, and the scales of the old sums; the exponentials go to workgroup
+        memory. ``scores`` are those of its pairs."""
+        b, rows = self.b, range(self.tile.rows)
+        lowest, zero = b.const(LOWEST, F32), b.const(0.0, F32)
+        masked = [self._masked(first, count, score, n) for n, score in enumerate(scores)]
+        of_row = [[b.compare("eq", row, b.idx(r)) for r in rows] for _, row, _ in self.mine]
+        tops = []
+        for r in rows:
+            top = lowest
+            for here, score in zip(of_row, masked, strict=True):
+                top = larger(b, top, b.select(here[r], score, lowest))
+            tops.append(larger(b, before[r], b.subgroup_reduce("max", top, loses_nan=True)))
+        scales = [exp_below_zero(b, b.sub(old, top)) for old, top in zip(before, tops, strict=True)]
+        powers = []
+        for here, score, (_, _, inside) in zip(of_row, masked, self.mine, strict=True):
+            power = exp_below_zero(b, b.sub(score, self._chosen(here, tops)))
+            powers.append(power if inside is None else b.select(inside, power, zero))
+        base = b.mul(self.number, b.idx(self.rounds * self.size))
+        for number, power in enumerate(powers):
+            b.store(self.powers, b.add(base, b.add(self.lane, b.idx(number * self.size))), power)
+        b.barrier("subgroup")
+        after = []
+        for r in rows:
+            total = zero
+            for here, power in zip(of_row, powers, strict=True):
+                total = b.add(total, b.select(here[r], power, zero))
+            after.append(b.fma(totals[r], scales[r], b.subgroup_reduce("add", total)))
+        return tops, after, scales
+
+    def _chosen(self, here: Sequence[KValue], values: Sequence[KValue]) -> KValue:
+        chosen = values[-1]
+        for condition, value in zip(here[:-1], values[:-1], strict=True):
+            chosen = self.b.select(condition, value, chosen)
+        return chosen
+
+    def _masked(self, first: KValue, count: KValue, score: KValue, number: int) -> KValue:
+        """The score of one of an invocation's pairs after the maps between scores and softmax."""
+        b, ev, nest = self.b, self.ev, self.nest
+        key, row, _ = self.mine[number]
+        with ev.scope():
+            self.bind_row(row)
+            at, inside = self._key(first, count, key)
+            ev.bind([nest.key_loop], at)
+            ev.reduced[self.form.scores] = score
+            score = ev.value(self.form.masked, nest.masked_index())
+        return score if inside is None else b.select(inside, score, b.const(float("-inf"), F32))
+
+    # The result -----------------------------------------------------------------------------
+    def _finish(self, tops: Sequence[KValue], totals: Sequence[KValue], sums: Sequence[KValue]) -> None:
+        """Combine the subgroups' maxima and sums, and store the results. There is memory for the sums of half
+        of the subgroups: those of the others are added to these."""
+        b, ev, rows = self.b, self.ev, self.tile.rows
+        line, half = b.mul(self.number, b.idx(rows)), b.idx(SUBGROUPS // 2)
+        with b.if_(b.compare("eq", self.lane, b.idx(0))):
+            for r in range(rows):
+                b.store(self.tops, b.add(line, b.idx(r)), tops[r])
+                b.store(self.totals, b.add(line, b.idx(r)), totals[r])
+        upper = b.compare("ge", self.number, half)
+        with b.if_(upper), ev.scope():
+            self._store_sums(b.sub(self.number, half), sums)
+        b.barrier()
+        with b.if_(b.compare("lt", self.number, half)), ev.scope():
+            other = b.add(self.number, half)
+            self._store_sums(self.number, self._joined(tops, sums, other))
+        b.barrier()
+        vectors = self.columns // VECTOR
+        with b.for_(b.local_id(0), b.idx(rows * vectors), b.idx(SUBGROUPS * self.size)) as loop, ev.scope():
+            row, vector = self.frame.decode(loop.index, (rows, vectors))
+            self._store_row(row, vector)
+
+    def _store_sums(self, line: KValue, sums: Sequence[KValue]) -> None:
+        for place, value in zip(self._places(line), sums, strict=True):
+            self.b.store(self.sums, place, value)
+
+    def _places(self, line: KValue) -> list[KValue]:
+        """Where the sums of an invocation lie in a subgroup's part of the memory."""
+        b, vectors = self.b, self.columns // VECTOR
+        mine = b.mul(self.lane, b.idx(self.value_vectors))
+        lines = [b.add(b.mul(line, b.idx(self.tile.rows)), b.idx(r)) for r in range(self.tile.rows)]
+        starts = [b.add(b.mul(line, b.idx(vectors)), mine) for line in lines]
+        return [b.add(start, b.idx(at)) for start in starts for at in range(self.value_vectors)]
+
+    def _joined(self, tops: Sequence[KValue], sums: Sequence[KValue], other: KValue) -> list[KValue]:
+        """A subgroup's sums with those of another, for the larger maximum of both."""
+        b, rows = self.b, self.tile.rows
+        places, joined = self._places(self.number), []
+        for r in range(rows):
+            theirs = b.load(self.tops, b.add(b.mul(other, b.idx(rows)), b.idx(r)))
+            top = larger(b, tops[r], theirs)
+            mine, scale = (b.splat(exp_below_zero(b, b.sub(t, top)), VECTOR) for t in (tops[r], theirs))
+            here = range(r * self.value_vectors, (r + 1) * self.value_vectors)
+            joined += [b.fma(b.load(self.sums, places[n]), scale, b.mul(sums[n], mine)) for n in here]
+        return joined
+
+    def _store_row(self, row: KValue, vector: KValue) -> None:
+        """Add up a vector of a row's sums, and store it."""
+        b, ev, rows, half = self.b, self.ev, self.tile.rows, SUBGROUPS // 2
+        places = [b.add(row, b.idx(g * rows)) for g in range(SUBGROUPS)]
+        tops = [b.load(self.tops, place) for place in places]
+        pairs = [larger(b, low, high) for low, high in zip(tops[:half], tops[half:], strict=True)]
+        top = functools.reduce(lambda x, y: larger(b, x, y), pairs)
+        total, value = b.const(0.0, F32), b.const(0.0, F32, VECTOR)
+        for place, high in zip(places, tops, strict=True):
+            total = b.fma(b.load(self.totals, place), exp_below_zero(b, b.sub(high, top)), total)
+        for place, high in zip(places[:half], pairs, strict=True):
+            part = b.load(self.sums, b.add(b.mul(place, b.idx(self.columns // VECTOR)), vector))
+            value = b.fma(b.splat(exp_below_zero(b, b.sub(high, top)), VECTOR), part, value)
+        with b.if_(b.compare("eq", vector, b.idx(0))), ev.scope():
+            self.store_statistics(row, top, total)
+        if self.form.partial is None:
+            share = reciprocal(self.frame, self.nest, total)
+            value = divided(b, self.nest, value, share, total)
+        self.store_row(row, vector, value, None)
