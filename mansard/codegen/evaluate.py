@@ -72,7 +72,7 @@ class Evaluator(Positions):
         self.inside = False
         """Set by a schedule that visits only points at which padded reads stay inside."""
         self.held: dict[Value, SharedMemory] = {}
-        """Values in workgroup memory instead of a buffer, as vectors of f32 or as single numbers."""
+        """Values in workgroup memory instead of a buffer, as vectors or as single numbers."""
         self.reduced: dict[Generic, KValue] = {}
         self.specialised: Mapping[Generic, Generic] = {}
         """Ops specialised to the current piece of a loop (`mansard.codegen.loop_partition`)."""
@@ -143,13 +143,13 @@ class Evaluator(Positions):
     def _load_held(self, memory: SharedMemory, address: Linear) -> KValue:
         b, (base, along) = self.b, self.linear(address)
         if memory.lanes == 1 and (self.vector is None or along == 0):
-            return b.load(memory, base)
+            return self._widen(b.load(memory, base))
         if self.vector is None or not dims.is_one(along) or self.vector[1] != memory.lanes:
             raise CodegenError(
                 f"dispatch {self.nest.dispatch.name}: workgroup memory is read in whole vectors"
             )
         shift = b.idx(memory.lanes.bit_length() - 1)
-        return b.load(memory, self._held_place(b.binary("shr", base, shift)))
+        return self._widen(b.load(memory, self._held_place(b.binary("shr", base, shift))))
 
     def _held_place(self, number: KValue) -> KValue:
         """The place of a vector in workgroup memory: one after every `HELD_LINE` is free, so that invocations
@@ -159,7 +159,7 @@ class Evaluator(Positions):
 
     def _store_held(self, memory: SharedMemory, address: Linear, data: KValue) -> None:
         b, (base, along) = self.b, self.linear(address)
-        size = b.idx(memory.lanes)
+        size, data = b.idx(memory.lanes), self.narrow(data, memory.dtype)
         if self.vector is not None and dims.is_one(along) and self.vector[1] == memory.lanes:
             b.store(memory, self._held_place(b.binary("div", base, size)), b.splat(data, memory.lanes))
             return

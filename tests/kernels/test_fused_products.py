@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 from support.graph_runner import check
 from support.graphs import F32
+from support.norm_products import EVERY, normalised, op, products
+from support.norm_products import product as product_of
 
 from mansard.codegen.schedules.gpu.gemv import fused
 from mansard.codegen.schedules.gpu.gemv.fused import FusedTile
@@ -14,46 +16,11 @@ from mansard.drivers.vulkan.compiler import BACKEND
 from mansard.dtypes import DType
 from mansard.ir import GraphBuilder, IndexMap, Linear
 from mansard.ir.quantised_weight import GroupFactor, QuantisedWeight, product
-from mansard.ir.scalar import Apply, Arg, Cast, Const
+from mansard.ir.scalar import Apply, Arg, Cast
 from mansard.ir.types import Constant, TensorType, Value
 
 pytestmark = pytest.mark.vulkan
 RNG = np.random.default_rng(5)
-ROW, EVERY = IndexMap.of_dims((0,)), IndexMap.identity(2)
-
-
-def _wide(index, dtype):
-    return Arg(index, F32) if dtype is F32 else Cast(Arg(index, dtype), F32)
-
-
-def _op(name, *args):
-    return Apply(name, args, F32)
-
-
-def _norm(b, x, dtype):
-    rows, depth = x.type.shape
-    wide = _wide(0, dtype)
-    squares = b.generic([x], [EVERY], (rows, depth), _op("mul", wide, wide), reduced=1, combiner="add")
-    mean = _op("add", _op("mul", Arg(1, F32), Const(1 / depth, F32)), Const(1e-6, F32))
-    body = _op("mul", wide, _op("rsqrt", mean))
-    return b.generic([x, squares], [EVERY, ROW], (rows, depth), body if dtype is F32 else Cast(body, dtype))
-
-
-def _product(b, x, weight, dtype):
-    rows, (columns, depth) = x.type.shape[0], weight.type.shape
-    maps = [IndexMap.of_dims((0, 2)), IndexMap.of_dims((1, 2))]
-    body = _op("mul", _wide(0, dtype), _wide(1, dtype))
-    return b.generic([x, weight], maps, (rows, columns, depth), body, reduced=1, combiner="add")
-
-
-def _graph(rows, columns, depth, dtype, *, norm=True, gated=False):
-    b = GraphBuilder()
-    x = b.input("x", (rows, depth), dtype)
-    weights = [b.input(f"w{i}", (columns, depth), dtype) for i in range(2 if gated else 1)]
-    y = _norm(b, x, dtype) if norm else x
-    first, *others = (_product(b, y, w, dtype) for w in weights)
-    body = _op("mul", Apply("exp", (Arg(0, F32),), F32), Arg(1, F32)) if gated else _op("neg", Arg(0, F32))
-    return b.build([b.generic([first, *others], [EVERY] * (1 + gated), (rows, columns), body)])
 
 
 @pytest.fixture
@@ -79,7 +46,7 @@ def vulkan():
 def test_one_kernel(vulkan, rows, columns, depth, dtype, norm, gated):
     if not norm and not gated:
         return
-    graph = _graph(rows, columns, depth, dtype, norm=norm, gated=gated)
+    graph = products(rows, columns, depth, dtype, norm=norm, gated=gated)
     assert len(lower_graph(graph, CompileOptions(targets=(vulkan,))).dispatches) == 1
     inputs = [(RNG.standard_normal(v.type.shape) / 4).astype(v.type.dtype.numpy) for v in graph.inputs]
     check(graph, inputs, vulkan, rtol=1e-4, atol=1e-4)
@@ -89,7 +56,7 @@ def _quantised(columns, depth, zeros):
     """A norm, then two products with 4-bit weights in groups of 32, the one gated by the other."""
     b = GraphBuilder()
     x = b.input("x", (1, depth), DType.BF16)
-    y, values = _norm(b, x, DType.BF16), []
+    y, values = normalised(b, x, DType.BF16), []
     for number in range(2):
         dtype = DType.U4 if zeros else DType.I4
         numbers = RNG.integers(0 if zeros else -8, 16 if zeros else 8, (columns, depth)).astype(dtype.numpy)
@@ -102,7 +69,7 @@ def _quantised(columns, depth, zeros):
         factor = Cast(Arg(0, DType.BF16), F32)
         operands = [(y, IndexMap.of_dims((0, 2)), 1)]
         values.append(b.append(product(weight, operands, factor, (1, columns), Linear.dim(1), out)))
-    body = _op("mul", Apply("exp", (Arg(0, F32),), F32), Arg(1, F32))
+    body = op("mul", Apply("exp", (Arg(0, F32),), F32), Arg(1, F32))
     return b.build([b.generic(values, [EVERY] * 2, (1, columns), body)])
 
 
@@ -125,14 +92,14 @@ def test_weights_of_4_bits(vulkan, monkeypatch, tile, zeros):
 @pytest.mark.parametrize("rows", [1, 2])
 def test_every_choice_of_parameters(vulkan, monkeypatch, tile, rows):
     monkeypatch.setattr(fused, "default_tile", lambda *_: FusedTile(*tile))
-    graph = _graph(rows, 39, 1056, DType.BF16, gated=True)
+    graph = products(rows, 39, 1056, DType.BF16, gated=True)
     inputs = [(RNG.standard_normal(v.type.shape) / 4).astype(v.type.dtype.numpy) for v in graph.inputs]
     check(graph, inputs, vulkan, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(("columns", "tile"), [(151936, (4, 2)), (4096, (1, 4))])
 def test_many_outputs_share_what_is_read_of_the_row(columns, tile):
-    graph = _graph(1, columns, 1024, DType.BF16)
+    graph = products(1, columns, 1024, DType.BF16)
     (dispatch,) = lower_graph(graph, CompileOptions(targets=("vulkan:h200",))).dispatches
     parts = parts_of(dispatch)
     assert parts is not None
@@ -142,18 +109,18 @@ def test_many_outputs_share_what_is_read_of_the_row(columns, tile):
 
 def test_many_rows_and_open_numbers_of_rows_stay_apart():
     for rows in (5, 64):
-        graph = _graph(rows, 64, 64, F32, gated=True)
+        graph = products(rows, 64, 64, F32, gated=True)
         assert len(lower_graph(graph, CompileOptions(targets=("vulkan:h200",))).dispatches) == 3
 
 
 def test_a_cpu_beside_the_gpu_keeps_them_apart():
-    graph = _graph(1, 64, 64, F32, gated=True)
+    graph = products(1, 64, 64, F32, gated=True)
     assert len(lower_graph(graph, CompileOptions(targets=("vulkan:h200", "cpu"))).dispatches) == 3
 
 
 def test_rows_that_another_op_reads_are_stored_once():
     b = GraphBuilder()
     x, w = b.input("x", (1, 64), F32), b.input("w", (32, 64), F32)
-    y = _norm(b, x, F32)
-    graph = b.build([_product(b, y, w, F32), y])
+    y = normalised(b, x, F32)
+    graph = b.build([product_of(b, y, w, F32), y])
     assert len(lower_graph(graph, CompileOptions(targets=("vulkan:h200",))).dispatches) == 2

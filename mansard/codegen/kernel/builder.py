@@ -123,6 +123,11 @@ class KernelBuilder:
         self._shared.append(SharedMemory(len(self._shared), dtype, size, lanes))
         return self._shared[-1]
 
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of the workgroup memory allocated so far."""
+        return sum(m.size * m.lanes * max(1, m.dtype.bits // 8) for m in self._shared)
+
     def load(self, memory: Memory, index: KValue, lanes: int = 1, *, aligned: bool = False) -> KValue:
         """Load ``lanes`` consecutive elements, or one per lane of a vector index.
 
@@ -137,6 +142,23 @@ class KernelBuilder:
     def load_words(self, memory: Memory, index: KValue, words: int) -> KValue:
         """32-bit words as they lie in memory from an element on, aligned to all of them (GPU only)."""
         return self.inst("load_words", (index,), KType(DType.I32, words), memory=memory)
+
+    # Streams (`mansard.codegen.kernel.weight_streams`) ------------------------------------------------
+    def workgroups(self) -> KValue:
+        """Workgroups of the grid."""
+        return self.inst("workgroups", (), KType(self.index))
+
+    def stream_wait(self) -> KValue:
+        """The subgroup's next slot, once its data are there."""
+        return self.inst("stream_wait", (), KType(DType.I32))
+
+    def stream_load(self, slot: KValue, byte: KValue, words: int) -> KValue:
+        """Words of a slot from a byte on."""
+        return self.inst("stream_load", (slot, byte), KType(DType.I32, words))
+
+    def stream_next(self) -> None:
+        """Let a later part take the slot that was waited for."""
+        self.inst("stream_next", (), None)
 
     def unpack(self, words: KValue, dtype: DType, first: int, count: int) -> KValue:
         """``count`` numbers of ``dtype`` in words, from number ``first`` on (GPU only).

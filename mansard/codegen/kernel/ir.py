@@ -71,6 +71,7 @@ atomic             [index, value]; attrs memory, combiner: add min max (int or f
 barrier            workgroup barrier, shared memory visible; attrs scope: "subgroup" for its subgroup only
 matrix_load …      see `mansard.codegen.kernel.matrix`
 warpgroup_product  see `mansard.codegen.kernel.warpgroups`
+stream_wait …      see `mansard.codegen.kernel.weight_streams`
 =================  ==========================================================================
 """
 
@@ -78,9 +79,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Union
+from typing import TYPE_CHECKING, Any, Union
 
 from mansard.dtypes import DType
+
+if TYPE_CHECKING:
+    from mansard.codegen.kernel.weight_streams import StreamedKernel
 
 
 @dataclass(frozen=True)
@@ -232,6 +236,8 @@ class Kernel:
     """I32 or I64: the type of index arithmetic."""
     subgroup: int = 0
     """Invocations that a subgroup must have for the kernel to be right; 0: any number will do."""
+    streamed: StreamedKernel | None = None
+    """The same for persistent kernels, which copy its constants ahead."""
 
     def __str__(self) -> str:
         from mansard.codegen.kernel.printer import print_kernel

@@ -174,6 +174,21 @@ def _load_words(v: InstCheck, inst: Inst) -> None:
     v.require(type_.dtype is DType.I32 and type_.lanes in (1, 2, 4), "the result is not 1, 2 or 4 of i32")
 
 
+def _stream_wait(v: InstCheck, inst: Inst) -> None:
+    v.require(v.result(inst) == KType(DType.I32), "the result is not an i32")
+
+
+def _stream_load(v: InstCheck, inst: Inst) -> None:
+    slot, byte = (a.type for a in inst.args)
+    v.require(slot == KType(DType.I32) and is_scalar_int(byte), "the operands are not a slot and an index")
+    type_ = v.result(inst)
+    v.require(type_.dtype is DType.I32 and type_.lanes in (1, 2, 4), "the result is not 1, 2 or 4 of i32")
+
+
+def _workgroups(v: InstCheck, inst: Inst) -> None:
+    v.require(is_scalar_int(v.result(inst)), "the result is not a scalar i32 or i64")
+
+
 def _unpack(v: InstCheck, inst: Inst) -> None:
     words, type_ = inst.args[0].type, v.result(inst)
     dtype, first = inst.attrs.get("dtype"), inst.attrs.get("first")
@@ -323,6 +338,10 @@ RULES: dict[str, tuple[int, bool, _Rule]] = {
     "workgroup_id": (0, True, _axis),
     "local_id": (0, True, _axis),
     "load_words": (1, True, _load_words),
+    "stream_wait": (0, True, _stream_wait),
+    "stream_load": (2, True, _stream_load),
+    "stream_next": (0, False, _nothing),
+    "workgroups": (0, True, _workgroups),
     "unpack": (1, True, _unpack),
     "nibbles": (1, True, _nibbles),
     "load": (1, True, _load),

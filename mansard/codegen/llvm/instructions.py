@@ -252,7 +252,8 @@ def _iota(f: FunctionEmitter, inst: Inst) -> None:
     f.bind(inst.result, "<" + ", ".join(f"{scalar} {i}" for i in range(type_.lanes)) + ">")
 
 
-def _combine(f: FunctionEmitter, combiner: str, type_: KType, left: str, right: str) -> str:
+def combine(f: FunctionEmitter, combiner: str, type_: KType, left: str, right: str) -> str:
+    """Two named operands combined; min and max give NaN if either is NaN."""
     if combiner in ("min", "max"):
         return _pick(f, combiner, type_, (left, right))
     table = _FLOAT_BINARY if type_.dtype.is_float else _INT_BINARY
@@ -266,13 +267,13 @@ def _reduce(f: FunctionEmitter, inst: Inst) -> None:
     while type_.lanes > 1 and type_.lanes % 2 == 0:
         half = type_.with_lanes(type_.lanes // 2)
         low, high = (_lanes(f, type_, name, start, half.lanes) for start in (0, half.lanes))
-        name, type_ = _combine(f, combiner, half, low, high), half
+        name, type_ = combine(f, combiner, half, low, high), half
     if type_.lanes > 1:
         vector = text.type_name(type_)
         parts = [f.temp(f"extractelement {vector} {name}, i64 {i}") for i in range(type_.lanes)]
         name = parts[0]
         for part in parts[1:]:
-            name = _combine(f, combiner, type_.with_lanes(1), name, part)
+            name = combine(f, combiner, type_.with_lanes(1), name, part)
     f.bind(inst.result, name)
 
 

@@ -13,12 +13,13 @@ from mansard.codegen.llvm import text
 from mansard.codegen.llvm.function import FunctionEmitter
 from mansard.codegen.llvm.instructions import emit_inst, result_type
 from mansard.codegen.nvptx import warpgroup_product
+from mansard.codegen.nvptx.packed import emit_dot_bytes, emit_load_words, emit_unpack
+from mansard.codegen.nvptx.subgroups import check_reached_by_all, emit_reduce
 from mansard.codegen.nvptx.target import SUBGROUP, PtxTarget
 from mansard.dtypes import DType
 from mansard.errors import CodegenError
 
 _REGISTER = "llvm.nvvm.read.ptx.sreg."
-_BARRIERS = {"workgroup": "bar.sync 0;", "subgroup": "bar.warp.sync 0xffffffff;"}
 
 
 class PtxEmitter(FunctionEmitter):
@@ -31,14 +32,18 @@ class PtxEmitter(FunctionEmitter):
 
     def emit(self) -> str:
         """The function definition."""
-        self._emit_inst = _emit_inst
-        self._check()
+        self._prepare()
         self._block(self.kernel.body)
         self.line("ret void")
         words = len(self.kernel.bindings) + self.kernel.params
         arguments = f"ptr byval([{max(1, words)} x i64]) align 8 %table"
         head = f'define ptx_kernel void @"{self.kernel.name}"({arguments}) #0 {{'
         return "\n".join([head, "entry:", *self._entry, "  br label %start", "start:", *self._lines, "}"])
+
+    def _prepare(self) -> None:
+        self._emit_inst = _emit_inst
+        self._check()
+        check_reached_by_all(self.kernel)
 
     def _check(self) -> None:
         x, y, z = self.kernel.workgroup
@@ -60,14 +65,29 @@ class PtxEmitter(FunctionEmitter):
 
     def shared(self, memory: SharedMemory) -> str:
         """The variable of a shared memory."""
-        if memory.lanes > 1:
-            raise CodegenError(f"kernel {self.kernel.name!r}: shared memory of vectors has no PTX")
         name = f'@"{self.kernel.name}.shared{memory.index}"'
         type_ = text.memory_type(KType(memory.dtype))
+        count = memory.size * memory.lanes
         self.globals[memory.index] = (
-            f"{name} = internal addrspace(3) global [{memory.size} x {type_}] undef, align 1024"
+            f"{name} = internal addrspace(3) global [{count} x {type_}] undef, align 1024"
         )
         return name
+
+    def workgroup_barrier(self) -> None:
+        """Wait for all invocations of the workgroup."""
+        self.line('call void asm sideeffect "bar.sync 0;", "~{memory}"() #1')
+
+    def workgroups(self, dtype: DType) -> str:
+        """Workgroups of the grid."""
+        return self.special("nctaid.x", dtype)
+
+    def stream_wait(self) -> str:
+        """The subgroup's next slot."""
+        raise CodegenError(f"kernel {self.kernel.name!r}: only persistent kernels read streams")
+
+    def stream_next(self) -> None:
+        """Let a later part take the slot."""
+        raise CodegenError(f"kernel {self.kernel.name!r}: only persistent kernels read streams")
 
     def workgroup_id(self, axis: int, dtype: DType) -> str:
         """A coordinate of the workgroup."""
@@ -121,9 +141,10 @@ def _subgroups(f: PtxEmitter, inst: Inst) -> None:
 
 
 def _barrier(f: PtxEmitter, inst: Inst) -> None:
-    f.line(
-        f'call void asm sideeffect "{_BARRIERS[inst.attrs.get("scope", "workgroup")]}", "~{{memory}}"() #1'
-    )
+    if inst.attrs.get("scope", "workgroup") == "subgroup":
+        f.line('call void asm sideeffect "bar.warp.sync 0xffffffff;", "~{memory}"() #1')
+    else:
+        f.workgroup_barrier()
 
 
 def _cast(f: PtxEmitter, inst: Inst) -> None:
@@ -161,6 +182,61 @@ def _warpgroup_product(f: PtxEmitter, inst: Inst) -> None:
     f.bind(inst.result, vector)
 
 
+def _vectors(f: FunctionEmitter, inst: Inst) -> SharedMemory | None:
+    """The memory of an access, where it is one of vectors."""
+    memory = inst.attrs["memory"]
+    return memory if isinstance(memory, SharedMemory) and memory.lanes > 1 else None
+
+
+def _vector_address(f: PtxEmitter, memory: SharedMemory, index: KValue) -> tuple[str, str, int]:
+    """Type of a vector in shared memory, its address and its bytes."""
+    base, _ = f.pointer(memory)
+    type_ = text.memory_type(KType(memory.dtype, memory.lanes))
+    address = f.temp(f"getelementptr inbounds {type_}, ptr {base}, {f.typed(index)}")
+    return type_, address, memory.lanes * memory.dtype.itemsize
+
+
+def _load(f: PtxEmitter, inst: Inst) -> None:
+    memory = _vectors(f, inst)
+    if memory is None:
+        emit_inst(f, inst)
+        return
+    type_, address, size = _vector_address(f, memory, inst.args[0])
+    f.bind(inst.result, f.temp(f"load {type_}, ptr {address}, align {size}"))
+
+
+def _store(f: PtxEmitter, inst: Inst) -> None:
+    memory = _vectors(f, inst)
+    if memory is None:
+        emit_inst(f, inst)
+        return
+    type_, address, size = _vector_address(f, memory, inst.args[0])
+    f.line(f"store {type_} {f.name(inst.args[1])}, ptr {address}, align {size}")
+
+
+def _store_lane(f: PtxEmitter, inst: Inst) -> None:
+    memory, (index, lane, value) = inst.attrs["memory"], inst.args
+    _, vector, _ = _vector_address(f, memory, index)
+    element = text.memory_type(KType(memory.dtype))
+    address = f.temp(f"getelementptr inbounds {element}, ptr {vector}, {f.typed(lane)}")
+    f.line(f"store {element} {f.name(value)}, ptr {address}, align {memory.dtype.itemsize}")
+
+
+def _stream_load(f: PtxEmitter, inst: Inst) -> None:
+    slot, byte = inst.args
+    address = f.temp(f"inttoptr i32 {f.name(slot)} to ptr addrspace(3)")
+    address = f.temp(f"getelementptr inbounds i8, ptr addrspace(3) {address}, {f.typed(byte)}")
+    type_ = result_type(inst)
+    f.bind(
+        inst.result,
+        f.temp(f"load {text.type_name(type_)}, ptr addrspace(3) {address}, align {4 * type_.lanes}"),
+    )
+
+
+def _exp2_native(f: PtxEmitter, inst: Inst) -> None:
+    f.bind(inst.result, f.call("float", "llvm.nvvm.ex2.approx.f", [f.typed(inst.args[0])]))
+
+
 def _refuse(f: PtxEmitter, inst: Inst) -> None:
     raise CodegenError(f"kernel {f.kernel.name!r}: no PTX for instruction {inst.op!r}")
 
@@ -172,5 +248,17 @@ _RULES: dict[str, Callable[[PtxEmitter, Inst], None]] = {
     "barrier": _barrier,
     "cast": _cast,
     "warpgroup_product": _warpgroup_product,
-    **dict.fromkeys(("subgroup_reduce", "subgroup_scan", "prefetch"), _refuse),
+    "load": _load,
+    "store": _store,
+    "store_lane": _store_lane,
+    "load_words": emit_load_words,
+    "unpack": emit_unpack,
+    "dot_bytes": emit_dot_bytes,
+    "exp2_native": _exp2_native,
+    "subgroup_reduce": emit_reduce,
+    "workgroups": lambda f, inst: f.bind(inst.result, f.workgroups(result_type(inst).dtype)),
+    "stream_wait": lambda f, inst: f.bind(inst.result, f.stream_wait()),
+    "stream_load": _stream_load,
+    "stream_next": lambda f, _: f.stream_next(),
+    **dict.fromkeys(("subgroup_scan", "prefetch"), _refuse),
 }

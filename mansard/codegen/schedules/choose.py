@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from mansard.analysis.attention import AttentionForm
 from mansard.analysis.element_types import element_types, only_reads_packed
 from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.loop_nest import Nest
+from mansard.codegen.nvptx.target import FEATURE as PTX_FEATURE
 from mansard.codegen.parameters import Parameters
 from mansard.codegen.schedules import scan_sort_scatter
 from mansard.codegen.schedules.common import transposed_stores
@@ -20,8 +22,9 @@ from mansard.codegen.schedules.gpu import choose as gpu
 from mansard.codegen.schedules.gpu import side_by_side
 from mansard.codegen.schedules.gpu.attention import attention as gpu_attention
 from mansard.codegen.schedules.gpu.gemm import joined
-from mansard.codegen.schedules.gpu.gemv import fused
-from mansard.codegen.schedules.gpu.gemv.parts import parts_of
+from mansard.codegen.schedules.gpu.gemv import fused, gemv
+from mansard.codegen.schedules.gpu.gemv.parts import Parts, parts_of
+from mansard.codegen.schedules.gpu.gemv.streamed import streamed
 from mansard.ir.dispatch import Dispatch
 
 
@@ -44,12 +47,26 @@ def schedule(
     parts = parts_of(dispatch)
     if parts is not None:
         if fused.applies(parts, target):
-            return fused.schedule(parts, target, name)
+            return _with_stream(fused.schedule(parts, target, name), parts, target)
         return joined.schedule(parts, target, name)
     nest = Nest(dispatch)
     chosen = choose(nest, target)
     tunable = _tunable(chosen, target)
-    return tunable.schedule(nest, target, name, parameters) if tunable else chosen(nest, target, name)
+    if tunable is None:
+        return chosen(nest, target, name)
+    scheduled = tunable.schedule(nest, target, name, parameters)
+    if tunable is gpu.TUNABLE.get(gemv.schedule):
+        return _with_stream(scheduled, Parts(nest, None, None), target)
+    return scheduled
+
+
+def _with_stream(scheduled: Scheduled, parts: Parts, target: KernelTarget) -> Scheduled:
+    """A product with the kernel that reads its weights as a stream, where the target and the product have
+    one."""
+    if PTX_FEATURE not in target.features or scheduled.params:
+        return scheduled
+    stream = streamed(parts, target, scheduled.kernel.name)
+    return replace(scheduled, kernel=replace(scheduled.kernel, streamed=stream))
 
 
 def refuses(dispatch: Dispatch, target: KernelTarget) -> str | None:

@@ -12,11 +12,27 @@ from mansard.codegen.kernel.matrix import MATRIX_OPS
 from mansard.codegen.kernel.verify import verify
 from mansard.codegen.kernel_target import KernelTarget, MatrixShape
 from mansard.codegen.nvptx.module import ptx
+from mansard.codegen.nvptx.persistent import body
 from mansard.codegen.nvptx.target import FEATURE as PTX_FEATURE
 from mansard.codegen.spirv.function import SUBGROUP_SIZE, KernelEmitter
 from mansard.codegen.spirv.requirements import missing_type_feature
 from mansard.drivers.vulkan.instance.features import OPERAND_FEATURES
-from mansard.drivers.vulkan.shaders.abi import ALL, BDA, DESCRIPTORS, PTX, ShaderModule, join, join_ptx
+from mansard.drivers.vulkan.shaders.abi import (
+    ALL,
+    BDA,
+    BODY,
+    DESCRIPTORS,
+    PTX,
+    BodyInfo,
+    ShaderModule,
+    StreamOperand,
+    WeightStream,
+    join,
+    join_body,
+    join_ptx,
+)
+from mansard.drivers.vulkan.shaders.persistent import MAX_SHARED
+from mansard.drivers.vulkan.shaders.persistent import THREADS as PERSISTENT_THREADS
 from mansard.drivers.vulkan.target_text import of_device, parse
 from mansard.dtypes import DType
 from mansard.errors import CodegenError
@@ -170,7 +186,8 @@ def _compile(kernel: Kernel, target: KernelTarget) -> ExecutableSpec:
     spirv_kernel, ptx_kernel = by_emitter(kernel)
     modules = [_module(spirv_kernel, target, abi) for abi in module_abis(target) if spirv_kernel is not None]
     if ptx_kernel is None:
-        code_format, code, requires = join(modules)
+        beside = _body(kernel, target)
+        code_format, code, requires = join(modules) if beside is None else join_body(beside, modules[0])
     else:
         if PTX_FEATURE not in target.features:
             raise CodegenError(f"kernel {kernel.name!r} needs {PTX_FEATURE}, which {target.name} lacks")
@@ -178,6 +195,31 @@ def _compile(kernel: Kernel, target: KernelTarget) -> ExecutableSpec:
         code_format, code, requires = join_ptx(text, modules[0] if modules else None)
     entry = EntryPoint(kernel.name, len(kernel.bindings), kernel.params, kernel.workgroup)
     return ExecutableSpec(code_format, TARGET, code, (entry,), requires)
+
+
+def _body(kernel: Kernel, target: KernelTarget) -> ShaderModule | None:
+    """The body of a kernel for persistent kernels, where the target has them and all instructions have PTX.
+
+    A dispatch of a varying size has parameters, and no body: it may be too large to gain by one.
+    """
+    x, y, z = (kernel.streamed.kernel if kernel.streamed is not None else kernel).workgroup
+    if PTX_FEATURE not in target.features or module_abis(target) != (BDA,):
+        return None
+    if kernel.params or y * z > 1 or x > PERSISTENT_THREADS:
+        return None
+    try:
+        generated = body(kernel)
+    except CodegenError:
+        return None
+    if generated.shared > MAX_SHARED:
+        return None
+    stream = None
+    if generated.stream is not None:
+        operands = tuple(StreamOperand(o.binding, o.part, o.offset) for o in generated.stream.operands)
+        stream = WeightStream(generated.stream.rows, generated.stream.parts, operands)
+    writes = tuple(binding.index for binding in kernel.bindings if binding.writable)
+    info = BodyInfo(generated.shared, writes, stream)
+    return ShaderModule(BODY, generated.text.encode(), (), generated.threads, info)
 
 
 def module_abis(target: KernelTarget) -> tuple[str, ...]:

@@ -24,12 +24,13 @@ from mansard.drivers.vulkan.submission.clock import DeviceClock, host_now
 from mansard.drivers.vulkan.submission.command_stream import COMPUTE, TRANSFER
 from mansard.drivers.vulkan.submission.encoder import Encoder
 from mansard.drivers.vulkan.submission.launcher import VulkanLauncher
+from mansard.drivers.vulkan.submission.persistent_runs import PersistentLaunch
 from mansard.drivers.vulkan.submission.queue import DeviceQueue
 from mansard.drivers.vulkan.submission.recorder import CommandRecorder, VulkanCommandBuffer
 from mansard.errors import DeviceError, DeviceLostError
 from mansard.hal import native
 from mansard.hal.buffer import Buffer, MemoryKind
-from mansard.hal.commands import Command
+from mansard.hal.commands import BufferRef, Command, CopyCommand
 from mansard.hal.device import CommandBuffer, Device, DeviceInfo, Launcher, QueueKind, Submission
 from mansard.hal.executable import Executable, ExecutableSpec
 from mansard.hal.queue import QueueRecord
@@ -41,6 +42,10 @@ _DESTROYED = 16
 """Pipelines that are destroyed without anything being submitted to the device, before nothing is."""
 _CLOCK_TIMEOUT = 10.0
 """Seconds; a device that cannot write one timestamp in that time is not answering."""
+
+
+_RECORDS_TIMEOUT = 60.0
+"""Seconds: what runs on the device is waited for too."""
 
 
 class VulkanDevice(Device):
@@ -84,7 +89,7 @@ class VulkanDevice(Device):
             self._loader = ExecutableLoader(self._context)
             undo.callback(self._loader.close)
             self._clock = DeviceClock(self._context, self._sample_clock)
-            encoder = Encoder(candidate.setup, self._allocator, self._loader)
+            self._encoder = encoder = Encoder(candidate.setup, self._allocator, self._loader)
             self._recorder = self._new_recorder(self._queue, COMPUTE | TRANSFER, encoder)
             undo.callback(self._recorder.close)
             self._queues = {self._recorder: self._queue}
@@ -149,7 +154,24 @@ class VulkanDevice(Device):
         """Record commands for any number of later submissions."""
         if queue is QueueKind.TRANSFER:
             return self._copier.record(commands, profile)
+        prepared = [] if profile else self._encoder.prepared(commands)  # rows of a profile are dispatches
+        launches = [item for item in prepared if isinstance(item, PersistentLaunch)]
+        if launches or __import__("os").environ.get("PREP"):
+            self._copy_records(launches)
+            return self._recorder.record(prepared, profile)  # on one queue: see shaders/persistent.py
         return self._computing[affinity % len(self._computing)].record(commands, profile)
+
+    def _copy_records(self, launches: Sequence[PersistentLaunch]) -> None:
+        """Bring records to the device, and wait until they are there."""
+        copies = [
+            CopyCommand(BufferRef(launch.staged), BufferRef(launch.records), launch.staged.size)
+            for launch in launches
+        ]
+        recorded = self._recorder.record(copies, False)
+        done = Point(Semaphore("records"), 1)
+        self.submit([Submission(recorded, signal=(done,))])
+        done.wait(_RECORDS_TIMEOUT)
+        recorded.close()
 
     def submit(self, submissions: Sequence[Submission]) -> None:
         """Hand over submissions and return at once. Nothing is taken when one of them is not valid.

@@ -110,9 +110,9 @@ def test_what_has_no_ptx_says_so():
     b.store(
         b.bindings[2],
         b.local_id(0),
-        b.cast(b.subgroup_reduce("add", b.load(b.bindings[0], b.local_id(0))), DType.BF16),
+        b.cast(b.subgroup_scan("add", b.load(b.bindings[0], b.local_id(0))), DType.BF16),
     )
-    with pytest.raises(CodegenError, match="no PTX for instruction 'subgroup_reduce'"):
+    with pytest.raises(CodegenError, match="no PTX for instruction 'subgroup_scan'"):
         ptx(b.build())
     with pytest.raises(CodegenError, match="whole subgroups"):
         ptx(builder(workgroup=33).build())

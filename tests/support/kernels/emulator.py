@@ -15,6 +15,7 @@ import numpy as np
 
 from mansard.codegen.kernel import Binding, Block, For, If, Inst, Kernel, KType, KValue, warpgroups
 from mansard.codegen.kernel.verify import verify
+from mansard.codegen.kernel.weight_streams import STREAM_OPS, StreamedKernel, WeightStream
 from mansard.dtypes import DType
 
 _BINARY = {
@@ -23,6 +24,7 @@ _BINARY = {
     "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater,
     "ge": np.greater_equal,
 }  # fmt: skip
+_COMBINED = {"add": np.sum, "max": np.max, "min": np.min}
 _UNARY = {"neg": np.negative, "abs": np.abs, "sqrt": np.sqrt, "exp2_native": np.exp2}
 Array = np.ndarray[Any, Any]
 
@@ -38,7 +40,20 @@ def run(
                 _Workgroup(kernel, arrays, params, (x, y, z), subgroup).run()
 
 
+def run_streamed(streamed: StreamedKernel, arrays: Sequence[Array], workgroups: int, subgroup: int) -> None:
+    """`run` for a kernel that reads a weight stream, in a grid of so many workgroups."""
+    verify(streamed.kernel)
+    for number in range(workgroups):
+        workgroup = _Workgroup(streamed.kernel, arrays, (), (number, 0, 0), subgroup)
+        workgroup.workgroups, workgroup.stream = workgroups, streamed.stream
+        workgroup.run()
+        workgroup.check_stream()
+
+
 class _Workgroup:
+    workgroups = 1
+    stream: WeightStream | None = None
+
     def __init__(
         self,
         kernel: Kernel,
@@ -52,6 +67,8 @@ class _Workgroup:
         self.buffers = [a.reshape(-1) for a in arrays]
         self.shared = {s.index: np.zeros((s.size, s.lanes), s.dtype.numpy) for s in kernel.shared}
         self.values: dict[int, Array] = {}
+        self.turns = np.zeros(self.count // subgroup, np.int64)
+        """Parts of its stream that each subgroup has read."""
 
     def run(self) -> None:
         with np.errstate(all="ignore"):
@@ -99,6 +116,8 @@ class _Workgroup:
     def inst(self, inst: Inst, mask: Array) -> None:
         if inst.op in ("store", "store_lane", "matrix_store"):
             self.write(inst, mask)
+        elif inst.op == "stream_next":
+            self.turns[self.whole(mask)] += 1
         elif inst.op != "barrier":
             assert inst.result is not None
             value = self.value(inst, mask)
@@ -128,6 +147,7 @@ class _Workgroup:
             "subgroup_lane": lambda: places % self.subgroup,
             "subgroup_size": lambda: places * 0 + self.subgroup,
             "subgroup_count": lambda: places * 0 + self.count // self.subgroup,
+            "workgroups": lambda: places * 0 + self.workgroups,
             "iota": lambda: np.arange(type_.lanes)[None],
         }
         if op in simple:
@@ -139,6 +159,8 @@ class _Workgroup:
             return self.warpgroup_product(inst)
         if op in ("load", "load_words"):
             return self.load(inst, mask)
+        if op in STREAM_OPS:
+            return self.stream_wait(mask) if op == "stream_wait" else self.stream_load(inst, mask)
         args = [self.arg(inst, i) for i in range(len(inst.args))]
         if op in _BINARY:
             return _BINARY[op](*args)
@@ -146,8 +168,22 @@ class _Workgroup:
             return _UNARY[op](*args)
         if op == "fma":
             return args[0] * args[1] + args[2]
+        if op == "dot_bytes":
+            sides = [
+                np.ascontiguousarray(a.astype(np.int32))
+                .view(np.int8 if signed else np.uint8)
+                .astype(np.int32)
+                for a, signed in zip(args, attrs["signed"], strict=False)
+            ]
+            return (sides[0] * sides[1]).sum(1, keepdims=True) + args[2]
         if op in ("div", "rem"):
             return _division(op, *args)
+        if op == "reduce":
+            return _COMBINED[attrs["combiner"]](args[0], axis=1, keepdims=True)
+        if op == "subgroup_reduce":
+            self.whole(mask)
+            groups = args[0].reshape(-1, self.subgroup)
+            return np.repeat(_COMBINED[attrs["combiner"]](groups, axis=1), self.subgroup)[:, None]
         if op == "select":
             return np.where(args[0], args[1], args[2])
         if op == "cast":
@@ -169,12 +205,55 @@ class _Workgroup:
         raise AssertionError(f"the emulator does not know {op}")
 
     def unpacked(self, words: Array, dtype: DType, first: int, count: int) -> Array:
-        """Integers of a few bits out of words."""
+        """Integers of a few bits out of words, or bf16 as f32."""
+        if dtype is DType.BF16:
+            halves = np.ascontiguousarray(words).view(np.uint16)[:, first : first + count]
+            return (halves.astype(np.uint32) << 16).view(np.float32)
         assert dtype.is_int and dtype.bits <= 8, f"the emulator does not unpack {dtype.value}"
         place, start = np.divmod(np.arange(first, first + count) * dtype.bits, 32)
         codes = (words[:, place].view(np.uint32) >> start.astype(np.uint32)) & ((1 << dtype.bits) - 1)
         codes = codes.astype(np.int32)
         return codes - (codes >> (dtype.bits - 1) << dtype.bits) if dtype.is_signed else codes
+
+    # Weight streams -------------------------------------------------------------------------
+    def whole(self, mask: Array) -> Array:
+        """The active subgroups, of which no invocation may be missing."""
+        groups = mask.reshape(-1, self.subgroup)
+        assert (groups.all(1) == groups.any(1)).all(), "a part of a subgroup is active"
+        return groups.all(1)
+
+    def share(self) -> tuple[int, int]:
+        """The first of the workgroup's rows, and its parts."""
+        assert self.stream is not None
+        start, end = (self.stream.rows * (self.place[0] + i) // self.workgroups for i in range(2))
+        return start, (end - start) * self.stream.parts
+
+    def stream_wait(self, mask: Array) -> Array:
+        """The number of the part that is in the subgroup's slot."""
+        numbers = np.arange(len(self.turns)) + self.turns * len(self.turns)
+        assert (numbers < self.share()[1])[self.whole(mask)].all(), "a subgroup waits for a part too many"
+        return np.repeat(numbers, self.subgroup)[:, None]
+
+    def stream_load(self, inst: Inst, mask: Array) -> Array:
+        assert inst.result is not None and self.stream is not None
+        number, byte = (self.arg(inst, i).astype(np.int64) for i in range(2))
+        out = np.zeros((self.count, inst.result.type.lanes), np.int32)
+        for operand in self.stream.operands:
+            within = byte[:, 0] - operand.offset
+            here = mask & (within >= 0) & (within < operand.part)
+            first = (self.share()[0] * self.stream.parts + number[:, 0]) * operand.part + within
+            assert not (first[here] % (4 * out.shape[1])).any(), "words of a slot are not aligned"
+            words = self.buffers[operand.binding].view(np.int32)
+            out[here] = words[first[here, None] // 4 + np.arange(out.shape[1])]
+            mask = mask & ~here
+        assert not mask.any(), "a load outside a slot"
+        return out
+
+    def check_stream(self) -> None:
+        """Every subgroup has read its share."""
+        parts, subgroups = self.share()[1], len(self.turns)
+        expected = [max(0, -(-(parts - number) // subgroups)) for number in range(subgroups)]
+        assert self.turns.tolist() == expected, "parts of the stream were not read"
 
     # Memory ---------------------------------------------------------------------------------
     def load(self, inst: Inst, mask: Array) -> Array:

@@ -8,44 +8,88 @@ storage buffer at binding ``i`` of set 0, and push constants hold the parameters
 value. It is alone in an executable of the format ``spirv-ptx``, or beside a SPIR-V module of the same kernels
 that takes addresses: then the device must meet the requirements of both, and the last parameter of a dispatch
 says which of the two runs (0: SPIR-V).
-"""
+
+``ptx-body``: a kernel as PTX statements, beside the SPIR-V module in an executable of the format
+``spirv-body``. Devices with PTX may run them for a dispatch (`mansard.drivers.vulkan.shaders.persistent`),
+others ignore them. """
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from mansard.drivers.vulkan.instance.features import PTX_SM_90A
+from mansard.drivers.vulkan.shaders.weight_streams import MAX_OPERANDS, SLOT
 from mansard.errors import ArtifactError
 from mansard.hal.executable import ExecutableSpec
 
-BDA, DESCRIPTORS, ALL, PTX = "bda", "descriptors", "all", "ptx"
+BDA, DESCRIPTORS, ALL, PTX, BODY = "bda", "descriptors", "all", "ptx", "ptx-body"
 FORMATS: Mapping[str, str] = {BDA: "spirv", DESCRIPTORS: "spirv-descriptors", ALL: "spirv-all"}
 """The format of an executable, by the ABI that a target may ask for."""
 PTX_FORMAT = "spirv-ptx"
 """The format of an executable with a PTX module."""
+BODY_FORMAT = "spirv-body"
+"""The format of an executable with a SPIR-V module and a body."""
 ADDRESSES = ("buffer_device_address", "int64")
 """Features behind the first ABI."""
 
 
+class StreamOperand(NamedTuple):
+    """A binding that a stream reads, the bytes of a part of it, and the byte offset of parts in a slot."""
+
+    binding: int
+    part: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class WeightStream:
+    """The weights that a body reads: ``rows`` rows of ``parts`` parts each, contiguous, of every operand."""
+
+    rows: int
+    parts: int
+    operands: tuple[StreamOperand, ...]
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes of a part of every operand."""
+        return sum(operand.part for operand in self.operands)
+
+
+@dataclass(frozen=True)
+class BodyInfo:
+    """What a persistent kernel needs to know of a body."""
+
+    shared: int
+    """Bytes of shared memory of a workgroup."""
+    writes: tuple[int, ...] = ()
+    """The bindings that it writes."""
+    stream: WeightStream | None = None
+    """The weights that are copied ahead for it."""
+
+
 @dataclass(frozen=True)
 class ShaderModule:
-    """A module of kernels, its ABI (``bda``, ``descriptors`` or ``ptx``) and what it needs of a device."""
+    """A module of kernels, its ABI (``bda``, ``descriptors``, ``ptx`` or ``ptx-body``) and what it needs of a
+    device."""
 
     abi: str
     code: bytes
     """SPIR-V, or the text of a PTX module, with or without a zero byte at its end."""
     requires: tuple[str, ...]
     threads: int = 0
-    """Of a PTX module: the invocations of a block, which has one dimension."""
+    """Of PTX: the invocations of a block, or those of a workgroup of a body, in one dimension."""
+    body: BodyInfo | None = None
+    """With the ABI ``ptx-body``."""
 
 
 def device_formats(features: Mapping[str, bool]) -> tuple[str, ...]:
     """The formats that a device with these named features loads, best first."""
     by_ptx = (PTX_FORMAT,) if features.get(PTX_SM_90A, False) else ()
-    by_address = (FORMATS[BDA],) if all(features.get(name, False) for name in ADDRESSES) else ()
+    by_address = (FORMATS[BDA], BODY_FORMAT) if all(features.get(name, False) for name in ADDRESSES) else ()
     return (*by_ptx, *by_address, FORMATS[ALL], FORMATS[DESCRIPTORS])
 
 
@@ -79,6 +123,19 @@ def join_ptx(ptx: ShaderModule, spirv: ShaderModule | None) -> tuple[str, bytes,
     return PTX_FORMAT, _packed(head, modules), tuple(requires)
 
 
+def join_body(body: ShaderModule, spirv: ShaderModule) -> tuple[str, bytes, tuple[str, ...]]:
+    """Format, code and requirements of an executable with a SPIR-V module and the body of its one kernel."""
+    assert body.body is not None
+    info: dict[str, Any] = {"shared": body.body.shared, "writes": list(body.body.writes)}
+    if (stream := body.body.stream) is not None:
+        info["stream"] = [stream.rows, stream.parts, *map(list, stream.operands)]
+    head: list[dict[str, Any]] = [
+        {"abi": spirv.abi, "bytes": len(spirv.code), "requires": list(spirv.requires)},
+        {"abi": body.abi, "bytes": len(body.code), "requires": [], "threads": body.threads, "body": info},
+    ]
+    return BODY_FORMAT, _packed(head, [spirv, body]), _needs(spirv.abi, spirv.requires)
+
+
 def modules_of(spec: ExecutableSpec) -> list[ShaderModule]:
     """The modules of an executable without PTX, of which a device takes one: best first.
 
@@ -101,6 +158,15 @@ def ptx_parts(spec: ExecutableSpec) -> tuple[ShaderModule, ShaderModule | None]:
     return by_abi[PTX], by_abi.get(BDA)
 
 
+def body_parts(spec: ExecutableSpec) -> tuple[ShaderModule, ShaderModule]:
+    """The SPIR-V module of an executable with a body, and the body; raises ArtifactError for one that cannot
+    be read."""
+    by_abi = {module.abi: module for module in _unpacked(spec, (BDA, BODY), ())}
+    if len(by_abi) < 2 or len(spec.entries) > 1:
+        raise _broken(spec)
+    return by_abi[BDA], by_abi[BODY]
+
+
 def spirv_modules(spec: ExecutableSpec) -> list[bytes]:
     """The SPIR-V modules of an executable in any Vulkan format; none in another format.
 
@@ -109,6 +175,8 @@ def spirv_modules(spec: ExecutableSpec) -> list[bytes]:
     if spec.format == PTX_FORMAT:
         _, spirv = ptx_parts(spec)
         return [spirv.code] if spirv else []
+    if spec.format == BODY_FORMAT:
+        return [body_parts(spec)[0].code]
     return [module.code for module in modules_of(spec)] if spec.format in FORMATS.values() else []
 
 
@@ -123,10 +191,13 @@ def _unpacked(spec: ExecutableSpec, abis: tuple[str, ...], common: tuple[str, ..
     try:
         for part in json.loads(text):
             abi, size, threads = part["abi"], int(part["bytes"]), int(part.get("threads", 0))
-            requires = (*common, *map(str, part["requires"]))
-            if abi not in abis or not 0 <= size <= len(rest) or (threads > 0) != (abi == PTX):
+            requires, body = (*common, *map(str, part["requires"])), part.get("body")
+            if abi not in abis or not 0 <= size <= len(rest) or (threads > 0) != (abi in (PTX, BODY)):
                 raise _broken(spec)
-            modules.append(ShaderModule(abi, rest[:size], _needs(abi, requires), threads))
+            if (body is not None) != (abi == BODY):
+                raise _broken(spec)
+            info = _body_info(spec, body) if body is not None else None
+            modules.append(ShaderModule(abi, rest[:size], _needs(abi, requires), threads, info))
             rest = rest[size:]
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ArtifactError(f"an executable in format {spec.format!r} cannot be read: {error}") from error
@@ -135,11 +206,32 @@ def _unpacked(spec: ExecutableSpec, abis: tuple[str, ...], common: tuple[str, ..
     return modules
 
 
+def _body_info(spec: ExecutableSpec, part: Mapping[str, Any]) -> BodyInfo:
+    shared, writes = int(part["shared"]), tuple(map(int, part["writes"]))
+    given = part.get("stream")
+    stream = _stream(spec, given) if given is not None else None
+    if shared < 0 or min(writes, default=0) < 0:
+        raise _broken(spec)
+    return BodyInfo(shared, writes, stream)
+
+
+def _stream(spec: ExecutableSpec, part: Sequence[Any]) -> WeightStream:
+    rows, parts, *rest = part
+    operands = tuple(StreamOperand(*map(int, operand)) for operand in rest)
+    ends = [0, *itertools.accumulate(operand.part for operand in operands)]
+    positive = min(int(rows), int(parts), len(operands), *(operand.part for operand in operands)) > 0
+    in_order = [operand.offset for operand in operands] == ends[:-1] and not any(end % 16 for end in ends)
+    bound = all(operand.binding >= 0 for operand in operands)
+    if not (positive and in_order and bound) or len(operands) > MAX_OPERANDS or ends[-1] > SLOT:
+        raise _broken(spec)
+    return WeightStream(int(rows), int(parts), operands)
+
+
 def _broken(spec: ExecutableSpec) -> ArtifactError:
     return ArtifactError(f"an executable in format {spec.format!r} does not hold what it says")
 
 
 def _needs(abi: str, requires: Sequence[str]) -> tuple[str, ...]:
     """What kernels with an ABI need, that included."""
-    by_abi = {BDA: ADDRESSES, PTX: (*ADDRESSES, PTX_SM_90A)}.get(abi, ())
-    return tuple(dict.fromkeys((*requires, *by_abi)))
+    ptx = (*ADDRESSES, PTX_SM_90A)
+    return tuple(dict.fromkeys((*requires, *{BDA: ADDRESSES, PTX: ptx, BODY: ptx}.get(abi, ()))))

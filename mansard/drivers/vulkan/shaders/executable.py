@@ -16,14 +16,17 @@ from mansard.drivers.vulkan.instance.context import DeviceContext
 from mansard.drivers.vulkan.instance.device_setup import DeviceSetup
 from mansard.drivers.vulkan.instance.results import check, created
 from mansard.drivers.vulkan.shaders.abi import (
+    BODY_FORMAT,
     DESCRIPTORS,
     FORMATS,
     PTX_FORMAT,
     ShaderModule,
+    body_parts,
     modules_of,
     ptx_parts,
 )
 from mansard.drivers.vulkan.shaders.feedback import Feedback
+from mansard.drivers.vulkan.shaders.persistent import Body, PersistentKernels
 from mansard.drivers.vulkan.shaders.pipeline_cache import PipelineCache
 from mansard.drivers.vulkan.shaders.ptx import PtxKernels, PtxModules, ptx_entry_points
 from mansard.drivers.vulkan.shaders.spirv import entry_points
@@ -101,6 +104,8 @@ class Pipeline:
         """The function of the PTX kernel; 0 when there is none."""
         self.threads = 0
         """Invocations of a block of the PTX kernel."""
+        self.body: Body | None = None
+        """What a persistent kernel runs for a dispatch, where it can."""
 
     def runs_ptx(self, params: Sequence[int]) -> bool:
         """Whether the PTX kernel runs for these parameters: beside another the last of them says so."""
@@ -144,6 +149,7 @@ class ExecutableLoader:
         self._live: set[int] = set()
         self._cache = PipelineCache(context)
         self._ptx = PtxModules(context)
+        self.persistent = PersistentKernels(self._ptx)
         self._closed = False
         self.destroyed = 0
         """Pipelines that were destroyed so far; the device sets it back."""
@@ -185,7 +191,7 @@ class ExecutableLoader:
         return executable
 
     def _load(self, spec: ExecutableSpec) -> VulkanExecutable:
-        formats = (*FORMATS.values(), PTX_FORMAT)
+        formats = (*FORMATS.values(), PTX_FORMAT, BODY_FORMAT)
         if spec.format not in formats:
             raise TargetMismatchError(f"a Vulkan device loads {', '.join(formats)}, not {spec.format!r}")
         ptx, spirv = self._both(spec) if spec.format == PTX_FORMAT else (None, self._choose(spec))
@@ -205,6 +211,9 @@ class ExecutableLoader:
             if kernels is not None:
                 self._ptx.release(kernels.module)
             raise
+        if spec.format == BODY_FORMAT:
+            (pipeline,) = pipelines.values()
+            pipeline.body = self._body(spec)
         if kernels is None:
             return VulkanExecutable(self, spec, pipelines)
         return VulkanExecutable(self, spec, _with_ptx(pipelines, kernels, spec.entries), kernels.module)
@@ -237,12 +246,21 @@ class ExecutableLoader:
     def _choose(self, spec: ExecutableSpec) -> ShaderModule:
         """The first module whose requirements the device meets; raises TargetMismatchError."""
         refusals = []
-        for module in modules_of(spec):
+        modules = [body_parts(spec)[0]] if spec.format == BODY_FORMAT else modules_of(spec)
+        for module in modules:
             missing = unmet_requirements(module.requires, spec.entries, self._context.setup)
             if not missing:
                 return module
             refusals.append("; ".join(missing))
         raise TargetMismatchError(f"the executable for {spec.target} {'; or it '.join(refusals)}")
+
+    def _body(self, spec: ExecutableSpec) -> Body | None:
+        """The body of a kernel, on a device that can run it."""
+        _, module = body_parts(spec)
+        assert module.body is not None
+        if unmet_requirements(module.requires, spec.entries, self._context.setup):
+            return None
+        return Body(module.code.rstrip(b"\0").decode("ascii"), module.threads, module.body)
 
     def _both(self, spec: ExecutableSpec) -> tuple[ShaderModule, ShaderModule | None]:
         """The PTX module and the SPIR-V module beside it; raises TargetMismatchError for unmet requirements

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 
 from mansard.drivers.vulkan.instance.device_setup import DeviceSetup
@@ -10,7 +11,14 @@ from mansard.drivers.vulkan.memory.buffer import VulkanBuffer
 from mansard.drivers.vulkan.shaders import copy_kernel
 from mansard.drivers.vulkan.shaders.abi import ADDRESSES
 from mansard.drivers.vulkan.shaders.executable import ExecutableLoader, Pipeline, VulkanExecutable
+from mansard.drivers.vulkan.shaders.persistent import BLOCKS, COUNTERS, RECORD, THREADS
 from mansard.drivers.vulkan.submission.command_stream import COMPUTE, TRANSFER, WORD, CommandStream
+from mansard.drivers.vulkan.submission.persistent_runs import (
+    PersistentLaunch,
+    PersistentRun,
+    group,
+    record_words,
+)
 from mansard.errors import DeviceError
 from mansard.hal.buffer import MemoryKind
 from mansard.hal.commands import (
@@ -41,13 +49,17 @@ class Encoder:
         self.host_copies_by_kernel = HOST_COPIES
         """The largest copy from or to host memory, in bytes, that is left to a kernel too."""
         self._copiers: tuple[VulkanExecutable, VulkanExecutable] | None = None
+        self.blocks = BLOCKS * setup.limits["compute_units"]
+        """Blocks of a persistent kernel."""
         self._counts = tuple(setup.limits[f"workgroup_count_{axis}"] for axis in "xyz")
 
-    def encode(self, commands: Sequence[Command], stream: CommandStream) -> list[object]:
+    def encode(self, commands: Sequence[Command | PersistentLaunch], stream: CommandStream) -> list[object]:
         """Write checked commands; returns what the recording must keep alive."""
         keep: dict[object, None] = {}
         for command in commands:
             match command:
+                case PersistentLaunch():
+                    self._launch(command, stream, keep)
                 case DispatchCommand():
                     if not stream.kinds & COMPUTE:
                         raise DeviceError(
@@ -74,12 +86,8 @@ class Encoder:
         if pipeline.descriptors:
             self._dispatch_with_set(command, pipeline, label, stream, keep)
             return
-        table = []
-        for ref in command.bindings:
-            buffer = self._resolve(ref, 0, label)
-            table.append(buffer.address + ref.offset)
-            keep[buffer] = None
-        table += [param & WORD for param in command.params]
+        table = self._table(command)
+        keep |= dict.fromkeys(self._buffers(command))
         keep[command.executable] = None
         if pipeline.runs_ptx(command.params):
             work = all(grid)  # CUDA takes no empty grid
@@ -92,6 +100,42 @@ class Encoder:
         in_memory = not pipeline.entry.table_in_push_constants
         stream.dispatch(pipeline.handle, pipeline.layout, grid, table, in_memory)
         stream.end(label)
+
+    def prepared(self, commands: Sequence[Command]) -> list[Command | PersistentLaunch]:
+        """The commands, with what runs in persistent kernels ready to be launched: these are compiled, and
+        records lie where the host has written them. Raises DeviceError."""
+        items = group(commands, self.blocks)
+        return [self._launch_of(item) if isinstance(item, PersistentRun) else item for item in items]
+
+    def _launch_of(self, run: PersistentRun) -> PersistentLaunch:
+        words = record_words(run, self._table, self.blocks)
+        kernel = self.loader.persistent.kernel(run.bodies)
+        staged = self.allocator.allocate(8 * len(words), MemoryKind.SHARED)
+        records = self.allocator.allocate(8 * len(words), MemoryKind.DEVICE, "records")
+        staged.view()[:] = memoryview(array("Q", words)).cast("B")
+        return PersistentLaunch(run, kernel, records, staged)
+
+    def _launch(self, launch: PersistentLaunch, stream: CommandStream, keep: dict[object, None]) -> None:
+        for dispatch in launch.run.dispatches:
+            self._pipeline(dispatch.command)
+            keep |= dict.fromkeys(self._buffers(dispatch.command))
+            keep[dispatch.command.executable] = None
+        keep |= dict.fromkeys((launch.kernel, launch.records))
+        count, start = len(launch.run.dispatches), launch.records.address
+        stream.begin(launch.run.label, COMPUTE)
+        counters = start + RECORD * count
+        table = [start, counters, count, counters + COUNTERS, launch.run.streams]
+        stream.launch(launch.kernel.function, (self.blocks, 1, 1), THREADS, table)
+        stream.end(launch.run.label)
+
+    def _buffers(self, command: DispatchCommand) -> list[VulkanBuffer]:
+        return [self._resolve(ref, 0, command.label or command.entry) for ref in command.bindings]
+
+    def _table(self, command: DispatchCommand) -> list[int]:
+        """The argument table of a dispatch of a kernel that takes addresses."""
+        offsets = [ref.offset for ref in command.bindings]
+        addresses = [b.address + offset for b, offset in zip(self._buffers(command), offsets, strict=True)]
+        return addresses + [param & WORD for param in command.params]
 
     def _dispatch_with_set(
         self,

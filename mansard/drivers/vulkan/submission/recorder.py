@@ -17,6 +17,7 @@ from mansard.drivers.vulkan.submission.bridge import RecordingStruct
 from mansard.drivers.vulkan.submission.clock import DeviceClock
 from mansard.drivers.vulkan.submission.command_stream import CommandStream, calls_of, record
 from mansard.drivers.vulkan.submission.encoder import Encoder
+from mansard.drivers.vulkan.submission.persistent_runs import PersistentLaunch
 from mansard.errors import DeviceError
 from mansard.hal.buffer import MemoryKind
 from mansard.hal.commands import Command
@@ -108,7 +109,7 @@ class CommandRecorder:
             "creating a command pool",
         )
 
-    def record(self, commands: Sequence[Command], profile: bool) -> VulkanCommandBuffer:
+    def record(self, commands: Sequence[Command | PersistentLaunch], profile: bool) -> VulkanCommandBuffer:
         """Check and record commands; raises DeviceError for what the device cannot run."""
         stream = self.stream(profile)
         return self.record_stream(stream, self._encoder.encode(commands, stream))

@@ -233,7 +233,7 @@ def test_heaps_say_who_sees_them() -> None:
 def test_capabilities_follow_the_plan() -> None:
     capabilities = describe_capabilities(DISCRETE, make_setup(DISCRETE), import_host=True)
     expected: dict[str, Any] = {
-        "formats": ("spirv", "spirv-all", "spirv-descriptors"),
+        "formats": ("spirv", "spirv-body", "spirv-all", "spirv-descriptors"),
         "unified_memory": False, "late_binding": False, "import_host": True,
         "import_alignment": 4096, "max_allocation": 8 * GIB, "max_workgroup_invocations": 1024,
         "shared_memory_bytes": 48 * 1024, "profiling": True,

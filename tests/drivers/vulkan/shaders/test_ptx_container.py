@@ -8,9 +8,14 @@ import pytest
 from support import ptx_kernels
 
 from mansard.drivers.vulkan.shaders.abi import (
+    BodyInfo,
     ShaderModule,
+    StreamOperand,
+    WeightStream,
+    body_parts,
     device_formats,
     join,
+    join_body,
     join_ptx,
     modules_of,
     ptx_parts,
@@ -47,6 +52,22 @@ def test_ptx_alone() -> None:
     )
 
 
+STREAM = WeightStream(4096, 2, (StreamOperand(1, 1024, 0), StreamOperand(2, 512, 1024)))
+
+
+@pytest.mark.parametrize("stream", [None, STREAM])
+def test_a_body_beside_spirv(stream: WeightStream | None) -> None:
+    body = ShaderModule("ptx-body", b"bra JOIN;", (), 128, BodyInfo(2048, (3,), stream))
+    code_format, code, requires = join_body(body, SPIRV)
+    assert code_format == "spirv-body"
+    assert requires == (*SPIRV.requires, "buffer_device_address"), "devices without PTX load it too"
+    spirv, found = body_parts(spec(code_format, code, requires))
+    assert spirv.code == SPIRV.code
+    assert (found.code, found.threads, found.body) == (b"bra JOIN;", 128, body.body)
+    assert "ptx_sm_90a" in found.requires
+    assert spirv_modules(spec(code_format, code, requires)) == [SPIRV.code]
+
+
 def test_the_spirv_modules_of_every_format() -> None:
     descriptors = ShaderModule("descriptors", b"\x03\x02#\x07 other words", ())
     both = [SPIRV.code, descriptors.code]
@@ -66,6 +87,13 @@ def head(*parts: object, rest: bytes = b"123") -> bytes:
 
 PTX_PART = {"abi": "ptx", "bytes": 3, "requires": [], "threads": 32}
 SPIRV_PART = {"abi": "bda", "bytes": 0, "requires": []}
+BODY = {"shared": 0, "writes": [1]}
+BODY_PART = {**PTX_PART, "abi": "ptx-body", "body": BODY}
+
+
+def streaming(*stream: object) -> dict[str, object]:
+    """The part of a body with a stream."""
+    return {**BODY_PART, "body": {**BODY, "stream": list(stream)}}
 
 
 @pytest.mark.parametrize(
@@ -102,8 +130,41 @@ def test_a_broken_container(code: bytes) -> None:
         ptx_parts(spec("spirv-ptx", code))
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        head(SPIRV_PART, PTX_PART),
+        head(SPIRV_PART),
+        head(BODY_PART),
+        head(SPIRV_PART, {**PTX_PART, "abi": "ptx-body"}),
+        head(SPIRV_PART, {**PTX_PART, "body": BODY}),
+        head(SPIRV_PART, {**BODY_PART, "body": {"shared": 0}}),
+        head(SPIRV_PART, {**BODY_PART, "body": {**BODY, "shared": -1}}),
+        head(SPIRV_PART, {**BODY_PART, "body": {**BODY, "writes": [-1]}}),
+        head(SPIRV_PART, {**BODY_PART, "body": 5}),
+        head(SPIRV_PART, streaming()),
+        head(SPIRV_PART, streaming(8, 1)),
+        head(SPIRV_PART, streaming(0, 1, [1, 512, 0])),
+        head(SPIRV_PART, streaming(8, -1, [1, 512, 0])),
+        head(SPIRV_PART, streaming(8, 1, [1, 0, 0])),
+        head(SPIRV_PART, streaming(8, 1, [1, 8, 0])),
+        head(SPIRV_PART, streaming(8, 1, [1, 512])),
+        head(SPIRV_PART, streaming(8, 1, [1, 512, 0], [2, 512, 256])),
+        head(SPIRV_PART, streaming(8, 1, [-1, 512, 0])),
+        head(SPIRV_PART, streaming(8, 1, *([1, 16, 16 * i] for i in range(8)))),
+        head(SPIRV_PART, streaming(8, 1, [1, 4096, 0])),
+    ],
+)
+def test_a_broken_body(code: bytes) -> None:
+    with pytest.raises(ArtifactError, match="spirv-body"):
+        body_parts(spec("spirv-body", code))
+
+
 def test_a_good_one_beside_the_broken_ones() -> None:
     assert ptx_parts(spec("spirv-ptx", head(SPIRV_PART, PTX_PART)))[0].code == b"123"
+    assert body_parts(spec("spirv-body", head(SPIRV_PART, BODY_PART)))[1].body == BodyInfo(0, (1,))
+    stream = streaming(8, 3, [1, 512, 0], [2, 1024, 512])
+    assert body_parts(spec("spirv-body", head(SPIRV_PART, stream)))[1].body.stream.slot_bytes == 1536
 
 
 def test_ptx_is_no_alternative_among_others() -> None:
@@ -113,7 +174,7 @@ def test_ptx_is_no_alternative_among_others() -> None:
 
 def test_formats_of_a_device() -> None:
     both = {"buffer_device_address": True, "int64": True}
-    assert device_formats(both) == ("spirv", "spirv-all", "spirv-descriptors")
+    assert device_formats(both) == ("spirv", "spirv-body", "spirv-all", "spirv-descriptors")
     assert device_formats({**both, "ptx_sm_90a": True}) == ("spirv-ptx", *device_formats(both))
     assert device_formats({**both, "ptx_sm_90a": False}) == device_formats(both)
 

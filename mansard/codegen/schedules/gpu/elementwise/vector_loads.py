@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from mansard.codegen.evaluate import Evaluator
 from mansard.codegen.kernel import KValue
@@ -29,6 +29,9 @@ class VectorLoads:
             if elements > 1 and elements * r.value.type.dtype.bits >= WORD_BITS
         ]
         self._words: dict[object, list[KValue]] = {}
+        self.sources: Mapping[Value, Callable[[int], KValue] | None] = {}
+        """What gives the words of operands that are not loaded from their buffers, by how many they are; None
+        before there are any."""
 
     def begin(self) -> None:
         """Discard loaded chunks, when other loops are bound anew."""
@@ -40,6 +43,14 @@ class VectorLoads:
         self.ev.vector = None
         for read, elements in self.reads:
             self._fetch(read, elements)
+
+    def fetch_plain(self, start: KValue) -> None:
+        """`fetch` without the operands that have `sources`."""
+        self.ev.bind(self.group, start)
+        self.ev.vector = None
+        for read, elements in self.reads:
+            if read.value not in self.sources:
+                self._fetch(read, elements)
 
     def fetched(self) -> list[KValue]:
         """All that was loaded since `begin`, in order."""
@@ -91,6 +102,11 @@ class VectorLoads:
             memory = b.bindings[self.ev.binding_of[read.value]]
             count = min(elements, self.chunk)
             words = count * dtype.bits // WORD_BITS
+            if read.value in self.sources:
+                source = self.sources[read.value]
+                assert source is not None and count == self.chunk
+                self._words[key] = [source(words)]
+                return self._words[key]
             places = [b.add(base, b.idx(at)) for at in range(0, self.chunk, count)]
             if dtype.bits < 8:  # the buffer's elements are bytes
                 places = [b.binary("shr", at, b.idx(1)) for at in places]

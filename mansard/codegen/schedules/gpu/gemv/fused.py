@@ -73,7 +73,7 @@ def default_tile(parts: Parts, target: KernelTarget) -> FusedTile:
     no core waits long for the last ones (H200: 201 MB in 50 us; in 58 us with two thirds of them). Weights of
     4 bits, which take less time than a launch and the norm, do without (57 MB in 29.5 us instead of 31.5).
     """
-    forms = _forms(parts.products)
+    forms = forms_of(parts.products)
     assert forms is not None
     bits = min(form.large.value.type.dtype.bits for form in forms)
     columns, subgroup = max(1, 16 // bits), target.with_one_subgroup_size().subgroup[0]
@@ -96,7 +96,7 @@ def applies(parts: Parts, target: KernelTarget) -> bool:
     lower, upper = target.subgroup
     if not target.is_gpu or lower != upper or lower < 2 or "subgroup_arithmetic" not in target.features:
         return False
-    forms = _forms(parts.products)
+    forms = forms_of(parts.products)
     if forms is None or WIDTH % lower:
         return False
     nest = parts.products
@@ -113,7 +113,7 @@ def read_again(parts: Parts, target: KernelTarget) -> int:
     reads = {read.value for nest in nests for root in nest.roots for read in nest.reads(root)} - {parts.value}
     if not reads:
         return 0
-    forms = _forms(parts.products)
+    forms = forms_of(parts.products)
     assert forms is not None
     blocks = _outputs(parts.products, forms[0]) // max(
         1, WIDTH // target.with_one_subgroup_size().subgroup[0]
@@ -135,7 +135,7 @@ def _outputs(nest: Nest, form: Form) -> int:
     return estimate(nest.total([loop for g in (form.column, *form.rest) for loop in g]))
 
 
-def _forms(nest: Nest) -> list[Form] | None:
+def forms_of(nest: Nest) -> list[Form] | None:
     """The forms of all products of a nest, which differ in their large operands alone; None for any other."""
     roots = [root for root in nest.roots if root.reduces]
     if any(root.inner for root in nest.roots if not root.reduces):
@@ -225,7 +225,7 @@ class _Kernel:
             elements = parts.value.type.elements
             assert isinstance(elements, int)
             self.ev.held[parts.value] = self.b.shared(DType.F32, held_vectors(elements // LANES), LANES)
-        forms = _forms(self.nest)
+        forms = forms_of(self.nest)
         assert forms is not None, "the schedule does not apply"
         self.rounded: RoundedRows | None = None
         if parts.rounding is not None:

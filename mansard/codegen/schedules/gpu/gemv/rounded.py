@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from mansard.codegen.kernel import KValue
@@ -31,6 +32,8 @@ CODES = 16
 """Codes of a vector of words."""
 UNIT = 8
 """Elements that an invocation rounds at a time: the codes of a word of weights of four bits."""
+HELD_UNITS = 4
+"""The most units of an invocation whose elements stay in registers while their groups' maxima are found."""
 GROUPS = (16, 32, 64, 128)
 """The sizes of groups: whole vectors of codes, whose units' maxima are few."""
 NEAREST = 1.5 * 2**23
@@ -109,15 +112,9 @@ class RoundedRows:
         self.outer = nest.collapsed(range(nest.domain), [p for r in nest.roots for p in nest.positions(r)])
         units = [self._unit(number) for number in range(-(-self.groups * self.size // (UNIT * self.width)))]
         for unit in units:
-            top = None
-            for place in unit.places:
-                self._bind(largest, unit, place)
-                magnitude = b.reduce("max", b.splat(ev.root(largest), LANES))
-                top = magnitude if top is None else b.binary("max", top, magnitude)
-            ev.vector = None
-            assert top is not None
-            vector, lane = self.frame.decode(unit.number, (self.largest.size, LANES))
-            b.store_lane(self.largest, vector, lane, top)
+            # Elements of a few units stay in registers until they are rounded, of more they are read again.
+            with ev.scope() if len(units) > HELD_UNITS else nullcontext():
+                self._store_largest(largest, unit)
         b.barrier()
         for unit in units:
             self._bind(codes, unit, unit.places[0])
@@ -136,6 +133,18 @@ class RoundedRows:
                 words.append(self._codes(b.exact("mul", number, b.splat(inverse, LANES))))
             ev.vector = None
             self._store(unit, self._apart(*words) if self.weights.bits < 8 else words)
+
+    def _store_largest(self, largest: Root, unit: _Unit) -> None:
+        """Store the largest magnitude of a unit."""
+        b, ev, top = self.b, self.frame.ev, None
+        for place in unit.places:
+            self._bind(largest, unit, place)
+            magnitude = b.reduce("max", b.splat(ev.root(largest), LANES))
+            top = magnitude if top is None else b.binary("max", top, magnitude)
+        ev.vector = None
+        assert top is not None
+        vector, lane = self.frame.decode(unit.number, (self.largest.size, LANES))
+        b.store_lane(self.largest, vector, lane, top)
 
     def _unit(self, number: int) -> _Unit:
         """One of an invocation's units; past the last one that again."""

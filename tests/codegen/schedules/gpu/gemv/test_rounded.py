@@ -5,6 +5,8 @@ import pytest
 from support.graph_runner import check
 from support.graphs import F32
 from support.kernels.pairs import pairs
+from support.norm_products import EVERY, constant, op, products
+from support.norm_products import product as product_of
 
 from mansard.codegen.schedules.gpu.gemv import fused
 from mansard.codegen.schedules.gpu.gemv.fused import FusedTile
@@ -13,14 +15,13 @@ from mansard.compiler.compile import lower_graph
 from mansard.dtypes import DType
 from mansard.ir import Constant, GraphBuilder, IndexMap, Linear
 from mansard.ir.quantised_weight import GroupFactor, QuantisedWeight, product
-from mansard.ir.scalar import Apply, Arg, Cast, Const
+from mansard.ir.scalar import Arg
 from mansard.ir.types import TensorType, Value
 from mansard.passes.products.activations import Activations
 from mansard.passes.products.quantisation import quantisation
 
 pytestmark = pytest.mark.vulkan
 RNG = np.random.default_rng(8)
-ROW, EVERY = IndexMap.of_dims((0,)), IndexMap.identity(2)
 
 TOLERANCE = 5e-3
 """Relative to the largest result: sums in another order, and quotients that are one unit in the last place
@@ -34,36 +35,8 @@ def device():
     return vulkan_support.usable_device()
 
 
-def _op(name, *args):
-    return Apply(name, args, F32)
-
-
-def _norm(b, x, dtype):
-    rows, depth = x.type.shape
-    wide = Arg(0, F32) if dtype is F32 else Cast(Arg(0, dtype), F32)
-    squares = b.generic([x], [EVERY], (rows, depth), _op("mul", wide, wide), reduced=1, combiner="add")
-    mean = _op("add", _op("mul", Arg(1, F32), Const(1 / depth, F32)), Const(1e-6, F32))
-    body = _op("mul", wide, _op("rsqrt", mean))
-    return b.generic([x, squares], [EVERY, ROW], (rows, depth), body if dtype is F32 else Cast(body, dtype))
-
-
-def _product(b, x, name, columns, dtype):
-    rows, depth = x.type.shape
-    weights = RNG.standard_normal((columns, depth)).astype(np.float32) / np.sqrt(depth)
-    w = b.constant(name, Constant.of(weights.astype(np.float32), name), (columns, depth), F32)
-    maps = [IndexMap.of_dims((0, 2)), IndexMap.of_dims((1, 2))]
-    wide = Arg(0, F32) if dtype is F32 else Cast(Arg(0, dtype), F32)
-    body = _op("mul", wide, Arg(1, F32))
-    return b.generic([x, w], maps, (rows, columns, depth), body, reduced=1, combiner="add")
-
-
 def _graph(rows, columns, depth, dtype, *, norm, gated):
-    b = GraphBuilder()
-    x = b.input("x", (rows, depth), dtype)
-    y = _norm(b, x, dtype) if norm else x
-    results = [_product(b, y, f"w{i}", columns, dtype) for i in range(1 + gated)]
-    body = _op("mul", Apply("exp", (Arg(0, F32),), F32), Arg(1, F32)) if gated else _op("neg", Arg(0, F32))
-    return b.build([b.generic(results, [EVERY] * (1 + gated), (rows, columns), body)])
+    return products(rows, columns, depth, dtype, norm=norm, gated=gated, constants=True)
 
 
 def _options(kind="int4", **kwargs):
@@ -96,7 +69,10 @@ SHAPES = [
     *("norm, gated", [(False, False), (True, False), (False, True), (True, True)]),
 )
 def test_one_kernel(rows, columns, depth, dtype, kind, refined, norm, gated):
-    graph, options = _graph(rows, columns, depth, dtype, norm=norm, gated=gated), _options(kind, **refined)
+    graph, options = (
+        _graph(rows, columns, depth, dtype, norm=norm, gated=gated),
+        _options(kind, **refined),
+    )
     assert len(lower_graph(graph, options).dispatches) == 1
     _check(graph, options, _inputs(graph))
 
@@ -126,7 +102,7 @@ def test_groups_that_no_invocation_rounds_alone_are_dispatches():
 def test_rows_that_others_read_too_are_rounded_once():
     b = GraphBuilder()
     x = b.input("x", (1, 256), F32)
-    first, second = _product(b, x, "w0", 24, F32), _product(b, x, "w1", 40, F32)
+    first, second = (product_of(b, x, constant(b, f"w{i}", n, 256), F32) for i, n in enumerate((24, 40)))
     graph, options = b.build([first, second]), _options()
     _check(graph, options, _inputs(graph))
 
@@ -151,10 +127,10 @@ def test_codes_with_and_without_sign_in_one_kernel():
         weight = QuantisedWeight(codes, (GroupFactor(scales, 32),))
         read = IndexMap.of_dims((0, 2))
         ops, operands, factor = activations.operands(x, read, 2, 256, 32)
-        for op in ops:
-            b.append(op)
+        for each in ops:
+            b.append(each)
         out = Value(f"y{number}", TensorType((1, 24), F32))
         values.append(b.append(product(weight, operands, factor, (1, 24), Linear.dim(1), out)))
-    graph = b.build([b.generic(values, [EVERY] * 2, (1, 24), _op("mul", Arg(0, F32), Arg(1, F32)))])
+    graph = b.build([b.generic(values, [EVERY] * 2, (1, 24), op("mul", Arg(0, F32), Arg(1, F32)))])
     assert len(lower_graph(graph, CompileOptions(targets=("vulkan",), cache=False)).dispatches) == 1
     check(graph, _inputs(graph), "vulkan", rtol=TOLERANCE, atol=TOLERANCE)

@@ -1,0 +1,130 @@
+"""Reductions over a subgroup as shuffles, and which branches all invocations of a subgroup take together.
+
+SPIR-V's instructions reduce over the active invocations of a subgroup, shuffles read those of all: so PTX is
+made of reductions only where all invocations reach them.
+"""
+
+from __future__ import annotations
+
+from mansard.codegen.kernel import Block, For, If, Inst, Kernel, KType, KValue
+from mansard.codegen.kernel.weight_streams import STREAM_OPS
+from mansard.codegen.llvm import text
+from mansard.codegen.llvm.function import FunctionEmitter
+from mansard.codegen.llvm.instructions import combine, result_type
+from mansard.codegen.nvptx.target import SUBGROUP
+from mansard.dtypes import DType
+from mansard.errors import CodegenError
+
+_SHUFFLE = "llvm.nvvm.shfl.sync.bfly.i32"
+_OPS = STREAM_OPS | {"subgroup_reduce", "subgroup_scan"}
+_VARYING = frozenset({"local_id", "subgroup_lane", "subgroup_scan", "atomic", "stream_load"})
+_UNIFORM = frozenset({"subgroup_reduce"})
+
+
+def emit_reduce(f: FunctionEmitter, inst: Inst) -> None:
+    """A butterfly of shuffles; floats keep NaN whether asked to or not."""
+    type_, combiner = result_type(inst), inst.attrs["combiner"]
+    name = f.name(inst.args[0])
+    step = SUBGROUP // 2
+    while step:
+        name = combine(f, combiner, type_, name, _shuffled(f, type_, name, step))
+        step //= 2
+    f.bind(inst.result, name)
+
+
+def _shuffled(f: FunctionEmitter, type_: KType, name: str, step: int) -> str:
+    """The value of the invocation whose number differs in one bit."""
+    scalar = text.type_name(type_)
+    bits = 1 if type_.dtype is DType.BOOL else type_.dtype.bits
+    integer = f"i{bits}"
+    number = name if scalar == integer else f.temp(f"bitcast {scalar} {name} to {integer}")
+    if bits == 64:
+        vector = f.temp(f"bitcast i64 {number} to <2 x i32>")
+        halves = [_shuffle(f, f.temp(f"extractelement <2 x i32> {vector}, i64 {i}"), step) for i in (0, 1)]
+        whole = f.temp(f"insertelement <2 x i32> poison, i32 {halves[0]}, i64 0")
+        whole = f.temp(f"insertelement <2 x i32> {whole}, i32 {halves[1]}, i64 1")
+        number = f.temp(f"bitcast <2 x i32> {whole} to i64")
+    elif bits == 32:
+        number = _shuffle(f, number, step)
+    else:
+        wide = _shuffle(f, f.temp(f"zext {integer} {number} to i32"), step)
+        number = f.temp(f"trunc i32 {wide} to {integer}")
+    return number if scalar == integer else f.temp(f"bitcast {integer} {number} to {scalar}")
+
+
+def _shuffle(f: FunctionEmitter, word: str, step: int) -> str:
+    return f.call("i32", _SHUFFLE, ["i32 -1", f"i32 {word}", f"i32 {step}", f"i32 {SUBGROUP - 1}"])
+
+
+def check_reached_by_all(kernel: Kernel) -> None:
+    """Raise CodegenError where a reduction or a scan may be reached by a part of a subgroup."""
+    if kernel.body.uses(_OPS):
+        _Uniformity(kernel).block(kernel.body)
+
+
+class _Uniformity:
+    """Which values are the same in all invocations of a subgroup; those that may not be are ``varying``."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.varying: set[int] = set()
+        self.numbers: set[int] = set()
+        """The invocation's number in a workgroup of one dimension: divided by a subgroup's size or a multiple
+        it does not vary."""
+        self.constants: dict[int, int] = {}
+
+    def _varies(self, *values: KValue) -> bool:
+        return any(value.id in self.varying for value in values)
+
+    def block(self, block: Block) -> None:
+        for node in block.nodes:
+            if isinstance(node, Inst):
+                self._inst(node)
+            elif isinstance(node, For):
+                self._for(node)
+            else:
+                self._if(node)
+
+    def _inst(self, inst: Inst) -> None:
+        if inst.result is None:
+            return
+        if inst.op == "const" and isinstance(inst.attrs["value"], int):
+            self.constants[inst.result.id] = inst.attrs["value"]
+        if inst.op == "local_id" and inst.attrs["axis"] == 0:
+            self.numbers.add(inst.result.id)
+        if inst.op in ("div", "shr") and inst.args[0].id in self.numbers:
+            amount = self.constants.get(inst.args[1].id)
+            divisor = None if amount is None else amount if inst.op == "div" else 1 << amount
+            if divisor is not None and divisor > 0 and divisor % SUBGROUP == 0:
+                return
+        if inst.op in _VARYING or (inst.op not in _UNIFORM and self._varies(*inst.args)):
+            self.varying.add(inst.result.id)
+
+    def _for(self, node: For) -> None:
+        bounds = (node.lower, node.upper, node.step)
+        if self._varies(*bounds):
+            self._refuse(node.body)
+            self.varying.add(node.index.id)
+        uniform_before = None
+        while uniform_before != len(self.varying):
+            uniform_before = len(self.varying)
+            for carried, init, after in zip(node.carried, node.inits, node.yields, strict=True):
+                if self._varies(*bounds, init, after):
+                    self.varying.add(carried.id)
+            self.block(node.body)
+        for result, carried in zip(node.results, node.carried, strict=True):
+            if self._varies(carried):
+                self.varying.add(result.id)
+
+    def _if(self, node: If) -> None:
+        if self._varies(node.condition):
+            self._refuse(node.then)
+            self._refuse(node.otherwise)
+        self.block(node.then)
+        self.block(node.otherwise)
+
+    def _refuse(self, block: Block) -> None:
+        if block.uses(_OPS):
+            raise CodegenError(
+                f"kernel {self.kernel.name!r}: no PTX for reductions or streams in part of a subgroup"
+            )

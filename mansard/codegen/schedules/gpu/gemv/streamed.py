@@ -1,0 +1,319 @@
+"""Products for persistent kernels, which copy weights to workgroup memory before the vector is known.
+
+A workgroup has adjacent outputs. Their weights come as a stream of parts of rows
+(`mansard.codegen.kernel.weight_streams`), which its subgroups take in turn, whatever row they are of; that
+keeps all of them busy where there are few outputs. The sums of the parts meet in workgroup memory::
+
+    x = norm(hidden)                                   all invocations, into workgroup memory
+    for batch of my outputs:
+        for part of their weights that is my subgroup's:
+            partial[part] = sum over invocations of x[part] . w[part]
+        y[output] = epilogue(sum over its parts of partial[part])
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+
+from mansard.codegen.evaluate import held_vectors, register_dtype
+from mansard.codegen.kernel import KValue
+from mansard.codegen.kernel.weight_streams import StreamedKernel, StreamOperand, WeightStream
+from mansard.codegen.kernel_target import KernelTarget
+from mansard.codegen.loop_nest import Nest, Read
+from mansard.codegen.schedules.common import reduce
+from mansard.codegen.schedules.common.base import Frame
+from mansard.codegen.schedules.gpu.gemv.form import MAX_LOAD_BYTES, Form, chunk_of, rows_of
+from mansard.codegen.schedules.gpu.gemv.fused import MAX_ROWS, forms_of
+from mansard.codegen.schedules.gpu.gemv.grouped import Chunk, GroupedSums, add_chunks
+from mansard.codegen.schedules.gpu.gemv.parts import Parts
+from mansard.codegen.schedules.gpu.gemv.rounded import RoundedRows
+from mansard.codegen.schedules.gpu.gemv.stream_layout import SLOT, SUBGROUP, Factor, StreamLayout, layout
+from mansard.codegen.schedules.gpu.gemv.sums import GemvTile, ReducedMajor
+from mansard.codegen.schedules.gpu.reduction.rows import Rows
+from mansard.dtypes import DType
+
+WIDTH = 256
+"""Invocations of a workgroup."""
+MAX_PARTIALS = 512
+"""Partial sums in workgroup memory: where a workgroup has more, it computes its outputs batch by batch."""
+MAX_SHARED = 44 << 10
+"""The most workgroup memory, with two slots for each subgroup."""
+LANES, GROUPED_LANES = 8, 4
+"""Elements of a register vector; where weights are small integers."""
+WORD = 4
+"""Bytes of a word."""
+
+
+def streamed(parts: Parts, target: KernelTarget, name: str) -> StreamedKernel | None:
+    """The kernel of products for which there is one, otherwise None."""
+    forms = forms_of(parts.products)
+    if forms is None or rows_of(parts.products, forms[0]) > MAX_ROWS:
+        return None
+    if parts.value is not None:
+        elements, dtype = parts.value.type.elements, parts.value.type.dtype
+        if not isinstance(elements, int) or elements % LANES or register_dtype(dtype) is not DType.F32:
+            return None
+    kernel = _Kernel(parts, forms, target.with_one_subgroup_size(), name)
+    found = kernel.layout()
+    return kernel.run(found) if found is not None else None
+
+
+def _factor_reads(nest: Nest, grouped: GroupedSums | None) -> list[Read]:
+    """What the scales and zero points of a product's weights are read from."""
+    nodes = grouped.nodes if grouped is not None else []
+    reads = [read for node in nodes for read in nest.part_reads(grouped.root, node)[0]] if grouped else []
+    return list({read.value: read for read in reads}.values())
+
+
+class _Kernel:
+    def __init__(self, parts: Parts, forms: Sequence[Form], target: KernelTarget, name: str) -> None:
+        self.parts, self.nest, self.target = parts, parts.products, target
+        self.frame = Frame(self.nest, target, name, WIDTH)
+        self.b, self.ev = self.frame.b, self.frame.ev
+        self.b.subgroup = SUBGROUP
+        weights = forms[0].large.value.type.dtype
+        self.lanes = min(LANES, chunk_of(self.nest, forms[0])) if weights.bits >= 16 else GROUPED_LANES
+        if parts.value is not None:
+            elements, dtype = parts.value.type.elements, parts.value.type.dtype
+            assert isinstance(elements, int)
+            vectors = held_vectors(elements // self.lanes)
+            self.ev.held[parts.value] = self.b.shared(dtype, vectors, self.lanes)
+        self.rounded: RoundedRows | None = None
+        if parts.rounding is not None:
+            self.rounded = RoundedRows(self.frame, target, parts.rounding, WIDTH, weights)
+        self.products = [ReducedMajor(self.frame, f, GemvTile(WIDTH, SUBGROUP, 1, 1, 1)) for f in forms]
+        first = self.products[0]
+        self.form, self.chunk, self.rows = first.form, first.chunk, rows_of(self.nest, first.form)
+        self.grouped = [GroupedSums.of(self.ev, self.nest, p.root, self.chunk) for p in self.products]
+        self.lane = self.b.subgroup_place("subgroup_lane")
+
+    def layout(self) -> StreamLayout | None:
+        """The layout of the stream, where there is one and its slots fit beside workgroup memory."""
+        small = self.form.large.value.type.dtype.bits < 16
+        if small != (None not in self.grouped) or (self.rounded is not None and not small):
+            return None
+        reads = [_factor_reads(self.nest, grouped) for grouped in self.grouped]
+        values = [
+            [p.form.large.value, *(r.value for r in rs)] for p, rs in zip(self.products, reads, strict=True)
+        ]
+        if any(value not in self.ev.binding_of for of_product in values for value in of_product):
+            return None
+        bindings = [[self.ev.binding_of[value] for value in of_product] for of_product in values]
+        size = SLOT
+        while size:
+            found = layout(self.nest, [p.form for p in self.products], reads, bindings, size)
+            if found is None:
+                return None
+            cells = self._cells(found)
+            slots = 2 * WIDTH // SUBGROUP * sum(operand.part for operand in found.operands)
+            if self.b.shared_bytes + 4 * cells + slots <= MAX_SHARED:
+                self.partials = self.b.shared(DType.F32, cells)
+                return found
+            size //= 2
+        return None
+
+    def _cells(self, layout_: StreamLayout) -> int:
+        """Divide the outputs into batches, each of which ends where all subgroups have had their turn; the
+        partial sums of one."""
+        depth, outputs = self.nest.total(self.form.root.inner), self.nest.total(self.form.column)
+        assert isinstance(depth, int) and isinstance(outputs, int)
+        self.stream, self.part = layout_, layout_.elements
+        self.count, self.outputs = depth // self.part, outputs
+        cells, turns = len(self.products) * self.rows, WIDTH // SUBGROUP
+        most = min(WIDTH // self.rows, MAX_PARTIALS // (cells * self.count))
+        self.batch = max(turns, most // turns * turns)
+        return cells * self.batch * self.count
+
+    def run(self, layout_: StreamLayout) -> StreamedKernel:
+        """The finished kernel."""
+        b, ev = self.b, self.ev
+        group, groups, outputs = b.workgroup_id(0), b.workgroups(), b.idx(self.outputs)
+        start = b.binary("div", b.mul(outputs, group), groups)
+        end = b.binary("div", b.mul(outputs, b.add(group, b.idx(1))), groups)
+        if self.parts.rows is not None:
+            rows = Rows(self.parts.rows, self.target, "", self.frame, WIDTH)
+            rows.ev.held = ev.held
+            rows.compute()
+        if self.rounded is not None:
+            if self.parts.rows is not None:
+                b.barrier()
+            self.rounded.compute()
+        with b.for_(start, end, b.idx(self.batch)) as loop, ev.scope():
+            count = self.frame.minimum(b.idx(self.batch), b.sub(end, loop.index))
+            mine = b.binary("min", b.local_id(0), b.sub(b.mul(count, b.idx(self.rows)), b.idx(1)))
+            self._bind_cell(loop.index, mine)
+            self._load_operands()
+            b.barrier()  # rows are there, and the partial sums of the last batch are read
+            with ev.scope():
+                self._sums(loop.index, count)
+            b.barrier()
+            with b.if_(b.compare("lt", b.local_id(0), b.mul(count, b.idx(self.rows)))), ev.scope():
+                self._store(mine)
+        kernel = self.frame.finish((1, 1, 1)).kernel
+        return StreamedKernel(kernel, WeightStream(self.outputs, self.count, layout_.operands))
+
+    # Sums -------------------------------------------------------------------------------------
+    def _sums(self, start: KValue, count: KValue) -> None:
+        """The partial sums of a batch."""
+        b, ev = self.b, self.ev
+        parts = b.mul(count, b.idx(self.count))
+        mine = b.subgroup_place("subgroup_id")
+        with b.for_(mine, parts, b.idx(WIDTH // SUBGROUP)) as loop, ev.scope():
+            output, part = self.frame.decode(loop.index, (self.batch, self.count))
+            first = b.add(start, output)
+            chunks = [self._chunk(part, number) for number in range(self.stream.loads)]
+            totals = self._part_sums(first, chunks)
+            whole = [b.subgroup_reduce("add", b.reduce("add", v)) for v in totals]
+            with b.if_(b.compare("eq", self.lane, b.idx(0))):
+                for cell, value in enumerate(whole):
+                    b.store(self.partials, self._place(cell, loop.index), value)
+
+    def _place(self, cell: int, part: KValue) -> KValue:
+        return self.b.add(part, self.b.idx(cell * self.batch * self.count))
+
+    def _chunk(self, part: KValue, number: int) -> Sequence[KValue]:
+        """The coordinates of a load of a part."""
+        b = self.b
+        place = b.add(b.mul(part, b.idx(self.part)), b.idx(number * SUBGROUP * self.chunk))
+        place = b.add(place, b.mul(self.lane, b.idx(self.chunk)))
+        return self.frame.decode(place, [self.nest.total(group) for group in self.form.reduced])
+
+    def _bind(self, product: ReducedMajor, chunk: Sequence[KValue], row: int, first: KValue) -> KValue:
+        for group, value in zip(product.form.reduced, chunk, strict=True):
+            self.ev.bind(group, value)
+        product.bind(row, 0, first)
+        return chunk[-1]
+
+    def _part_sums(self, first: KValue, chunks: Sequence[Sequence[KValue]]) -> list[KValue]:
+        """An invocation's sums over a part, of every product and row. What products read beside the stream is
+        requested before they wait for it."""
+        b, every = self.b, [(p, c, r) for p in self.products for c in chunks for r in range(self.rows)]
+        for product in self.products:
+            product.vector_loads.begin()
+            product.vector_loads.sources = {product.form.large.value: None}
+        for product, chunk, row in every:
+            product.vector_loads.fetch_plain(self._bind(product, chunk, row, first))
+        slot = b.stream_wait()
+        factors = [self._load_part(slot, number, first, chunks) for number in range(len(self.products))]
+        b.stream_next()
+        totals = self._zeros()
+        for number, chunk in enumerate(chunks):
+            if self.grouped[0] is not None:
+                of_chunk = [of_product[number] for of_product in factors]
+                totals = self._add_groups(chunk, first, of_chunk, totals)
+                continue
+            for element in range(0, self.chunk, self.lanes):
+                for at, (product, row) in enumerate((p, r) for p in self.products for r in range(self.rows)):
+                    start = self._bind(product, chunk, row, first)
+                    product.vector_loads.serve(start, element, self.lanes)
+                    totals[at] = reduce.combine(self.ev, product.root, totals[at])
+                    self.ev.vector = None
+        return totals
+
+    def _zeros(self) -> list[KValue]:
+        lanes = self.lanes if self.rounded is None else 1
+        return [reduce.start(self.b, p.root, lanes) for p in self.products for _ in range(self.rows)]
+
+    def _load_part(
+        self, slot: KValue, number: int, first: KValue, chunks: Sequence[Sequence[KValue]]
+    ) -> list[list[KValue]]:
+        """Load a product's share of a slot; the factors of each of an invocation's loads, where weights have
+        some."""
+        product, operands, grouped = self.products[number], self.stream.products[number], self.grouped[number]
+        factors: list[list[KValue]] = []
+        for at, chunk in enumerate(chunks):
+            words = self._words(slot, operands.weights, at)
+            product.vector_loads.sources = {product.form.large.value: words}
+            for row in range(self.rows):
+                product.vector_loads.fetch(self._bind(product, chunk, row, first))
+            if grouped is None:
+                continue
+            with self.ev.scope():
+                self._bind(product, chunk, 0, first)
+                for factor, operand in operands.factors:
+                    assert factor.read.address is not None
+                    self.ev.provide(
+                        factor.read.value, factor.read.address, self._factor(slot, factor, operand, at)
+                    )
+                factors.append(grouped.factors())
+        return factors
+
+    def _add_groups(
+        self,
+        chunk: Sequence[KValue],
+        first: KValue,
+        factors: Sequence[Sequence[KValue]],
+        totals: Sequence[KValue],
+    ) -> list[KValue]:
+        """The totals with a load of small integers of each product."""
+        parts = []
+        cells = [(number, row) for number in range(len(self.products)) for row in range(self.rows)]
+        for (number, row), total in zip(cells, totals, strict=True):
+            product, grouped = self.products[number], self.grouped[number]
+            assert grouped is not None
+            bind = functools.partial(self._bind, product, chunk, row, first)
+            parts.append(Chunk(grouped, product.vector_loads, bind, factors[number], total))
+        if self.rounded is not None:
+            return [self.rounded.add(part) for part in parts]
+        return add_chunks(parts, self.lanes)
+
+    def _words(self, slot: KValue, operand: StreamOperand, number: int) -> Callable[[int], KValue]:
+        """The words of a slot that are an invocation's load of an operand by its number."""
+        b = self.b
+        byte = b.mul(self.lane, b.idx(MAX_LOAD_BYTES))
+        byte = b.add(byte, b.idx(operand.offset + number * SUBGROUP * MAX_LOAD_BYTES))
+        return lambda words: b.stream_load(slot, byte, words)
+
+    def _factor(self, slot: KValue, factor: Factor, operand: StreamOperand, number: int) -> KValue:
+        """The element of a factor that belongs to an invocation's load of weights."""
+        b, dtype = self.b, factor.read.value.type.dtype
+        weight = b.add(b.mul(self.lane, b.idx(self.chunk)), b.idx(number * SUBGROUP * self.chunk))
+        byte = b.mul(b.binary("shr", weight, b.idx(factor.elements.bit_length() - 1)), b.idx(dtype.bits // 8))
+        start = b.add(b.binary("and", byte, b.idx(-WORD)), b.idx(operand.offset))
+        word = b.stream_load(slot, start, 1)
+        if dtype.bits == 32:
+            return b.bitcast(word, dtype)
+        shift = b.mul(b.binary("and", byte, b.idx(WORD - 1)), b.idx(8))
+        word = b.binary("shr", word, b.cast(shift, DType.I32))
+        return b.unpack(word, dtype, 0, 1)
+
+    # Results ----------------------------------------------------------------------------------
+    def _bind_cell(self, start: KValue, cell: KValue) -> None:
+        """Bind the loops over outputs to an invocation's output and row of a batch."""
+        output, row = self.frame.decode(cell, (self.batch, self.rows))
+        if self.form.rows:
+            self.frame.bind_flat(self.form.rows, row)
+        self.ev.bind(self.form.column, self.b.add(start, output))
+
+    def _load_operands(self) -> None:
+        """Load what the results of an invocation's cell are computed from beside sums, before there are
+        any."""
+        ev, nest = self.ev, self.nest
+        for root in nest.roots:
+            if root.stores and not root.reduces:
+                for read in nest.reads(root):
+                    bits, held = read.value.type.dtype.bits, read.value in ev.held
+                    if read.address is not None and not read.guards and not held and bits >= 8:
+                        ev.provide(read.value, read.address, ev.load(read.value, read.address))
+
+    def _store(self, cell: KValue) -> None:
+        """Add the partial sums of an invocation's cell, and store its results."""
+        b, ev = self.b, self.ev
+        output, row = self.frame.decode(cell, (self.batch, self.rows))
+        place = b.add(b.mul(output, b.idx(self.count)), b.mul(row, b.idx(self.batch * self.count)))
+        whole = {p.root: self._total(number, place) for number, p in enumerate(self.products)}
+        for root, total in whole.items():
+            ev.reduced[root.op] = total
+        for root in self.nest.roots:
+            if root.stores:
+                value = whole[root] if root in whole else ev.root(root)
+                ev.store(root.op.output, self.nest.store_address(root), value)
+
+    def _total(self, product: int, place: KValue) -> KValue:
+        b = self.b
+        first = self._place(product * self.rows, place)
+        with b.for_(0, self.count, inits=[b.const(0.0, DType.F32)], unroll=4) as walk:
+            partial = b.load(self.partials, b.add(first, walk.index))
+            walk.yield_(b.add(walk.carried[0], partial))
+        return walk.results[0]

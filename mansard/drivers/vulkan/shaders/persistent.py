@@ -1,0 +1,333 @@
+"""Persistent kernels: successive dispatches in one launch of PTX.
+
+A persistent kernel has as many blocks as the device can hold at a time. Records in memory say which dispatch
+to run next, with which arguments, and between two that depend on each other all blocks wait at a counter.
+That takes about as long as a pipeline barrier. What it gains: weights of later dispatches are copied to
+shared memory in the meantime (`mansard.drivers.vulkan.shaders.weight_streams`), which no dispatch can do that
+has not begun.
+
+A dispatch is run by the *body* of its kernel, PTX statements (`mansard.codegen.nvptx.persistent`) that end at
+the label ``JOIN`` and find in registers:
+
+    words     the address in shared memory of the dispatch's argument table
+    first     the first workgroup that these invocations run, then every ``stride``-th below ``groups``
+    groups
+    stride
+    thread    the number of the invocation in its workgroup
+    memory    the address in shared memory of the workgroup's
+    barrier   the hardware barrier of the workgroup's invocations
+
+A block of `THREADS` runs several smaller workgroups at a time. All blocks have to be on the device at the
+same time, or they would wait for ever. So launches are recorded for one queue, which begins work in order;
+`BLOCKS` blocks fit on a core, and there are as many as that for all cores. Work of other queues that is on
+the device ends, and makes room."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
+
+from mansard.drivers.vulkan.shaders import weight_streams
+from mansard.drivers.vulkan.shaders.abi import PTX, BodyInfo, ShaderModule, WeightStream
+from mansard.drivers.vulkan.shaders.weight_streams import Slots, slots_for
+from mansard.hal.executable import EntryPoint
+from mansard.hal.service import Finalizer
+
+if TYPE_CHECKING:
+    from mansard.drivers.vulkan.shaders.ptx import PtxModules
+
+THREADS = 256
+"""Invocations of a block."""
+BLOCKS = 2
+"""Blocks on a core: with one, copies of weights do not use the memory's bandwidth; with four, bodies have too
+few registers."""
+MAX_SHARED = 46 * 1024
+"""Bytes of shared memory for weight streams and for the workgroups of a block: within Vulkan, the driver
+loses the device when a PTX kernel asks for more than 48 KiB."""
+RECORD = 256
+"""Bytes of a record."""
+HEAD_WORDS = 2
+"""Words of a record before the argument table: the number of the body and ``groups``, and whether to wait."""
+MAX_WORDS = RECORD // 8 - HEAD_WORDS
+"""The most words of an argument table."""
+COUNTERS = 256
+"""Bytes behind the records: the count of blocks that have arrived at barriers so far, and `DONE` bytes
+further that of blocks which have finished. The last one to finish sets both to 0."""
+DONE = 128
+POLLS = 1 << 25
+"""How often a block looks at the counter, 0.5 us apart or more, before it gives the device up for lost."""
+ENTRY = EntryPoint("mansard_persistent", 0, 5, (THREADS, 1, 1))
+
+
+@dataclass(frozen=True)
+class Body:
+    """The PTX statements of a kernel, and the invocations of a workgroup."""
+
+    text: str
+    threads: int
+    info: BodyInfo
+
+    @property
+    def stream(self) -> WeightStream | None:
+        """The weights that are copied ahead for it."""
+        return self.info.stream
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes of a slot of its stream; 0 without one."""
+        return self.info.stream.slot_bytes if self.info.stream is not None else 0
+
+    def together(self, memory: int) -> int:
+        """Workgroups that a block with so many bytes of shared memory runs at a time; 0 if it has too few."""
+        shared = self.info.shared
+        return min(THREADS // self.threads, memory // shared if shared else THREADS)
+
+
+@dataclass(frozen=True)
+class Record:
+    """A dispatch of a persistent kernel."""
+
+    body: int
+    groups: int
+    table: Sequence[int]
+    waits: bool
+    """Whether all blocks wait for each other behind it."""
+
+    def words(self) -> list[int]:
+        """Its words in memory."""
+        words = [self.body | self.groups << 32, int(self.waits), *self.table]
+        return words + [0] * (RECORD // 8 - len(words))
+
+
+@dataclass(frozen=True)
+class StreamRecord:
+    """A stream of a dispatch: the addresses of its operands."""
+
+    stream: WeightStream
+    addresses: tuple[int, ...]
+
+    def words(self) -> list[int]:
+        """Its words in memory."""
+        stream = self.stream
+        words = [stream.rows | stream.parts << 32, stream.slot_bytes]
+        for operand, address in zip(stream.operands, self.addresses, strict=True):
+            words += [address, operand.part | operand.offset << 32]
+        return words + [0] * (weight_streams.RECORD // 8 - len(words))
+
+
+class PersistentKernel:
+    """A kernel ready to be launched; its module goes when nobody holds it."""
+
+    def __init__(self, modules: PtxModules, text: str) -> None:
+        loaded = modules.load(ShaderModule(PTX, text.encode(), (), THREADS), (ENTRY,))
+        (self.function,) = loaded.functions
+        self._finalizer = Finalizer(self, modules.release, loaded.module)
+
+
+class PersistentKernels:
+    """The persistent kernels of one device, by their text. Thread-safe."""
+
+    def __init__(self, modules: PtxModules) -> None:
+        self._modules = modules
+        self._lock = threading.Lock()
+        self._kernels: WeakValueDictionary[str, PersistentKernel] = WeakValueDictionary()
+
+    def kernel(self, bodies: Sequence[Body]) -> PersistentKernel:
+        """The kernel that runs some bodies, which the driver compiles where it is not there yet. Raises
+        DeviceError."""
+        text = module_text(bodies)
+        with self._lock:
+            kernel = self._kernels.get(text)
+            if kernel is None:
+                kernel = self._kernels[text] = PersistentKernel(self._modules, text)
+            return kernel
+
+
+def module_text(bodies: Sequence[Body]) -> str:
+    """The PTX module of the kernel that runs these bodies."""
+    slots = slots_of(bodies)
+    memory = memory_beside(slots)
+    shared = max([16, *(body.info.shared * body.together(memory) for body in bodies)])
+    values = {"entry": ENTRY.name, "threads": THREADS, "blocks": BLOCKS, "shared": shared}
+    values |= {"records": 2 * RECORD, "record": RECORD, "head": 8 * HEAD_WORDS}
+    values["load"] = _LOAD.format(record=RECORD)
+    return "\n".join(
+        [
+            ".version 8.0",
+            ".target sm_90a",
+            ".address_size 64",
+            _HEAD.format(**values, streams=slots.declarations() if slots else ""),
+            slots.start() if slots else "",
+            _LOOP.format(**values),
+            *(f"setp.eq.u32 p, kind, {n};\n@p bra BODY{n};" for n in range(len(bodies))),
+            "bra JOIN;",
+            *(_placed(number, body, memory, slots) for number, body in enumerate(bodies)),
+            _TAIL.format(record=RECORD, done=DONE, polls=POLLS),
+        ]
+    )
+
+
+def slots_of(bodies: Iterable[Body]) -> Slots | None:
+    """The slots of a kernel that runs as many of these bodies as fit beside two of them; None where none of
+    these reads a stream.
+
+    Where streams ask for more than there is, those that ask for most are left out.
+    """
+    bodies = list(bodies)
+    streamed = [body for body in bodies if body.stream is not None]
+    slots = None
+    while streamed:
+        size = max(body.slot_bytes for body in streamed)
+        needed = max(body.info.shared for body in streamed)
+        slots = slots_for(size, needed, MAX_SHARED)
+        if slots is not None:
+            break
+        streamed.remove(max(streamed, key=lambda body: body.info.shared + Slots(2, body.slot_bytes).memory))
+    while slots is not None and slots.count > 2:
+        least = Slots(2, slots.size).memory
+        room, all_room = MAX_SHARED - slots.memory, MAX_SHARED - least
+        if not any(room < body.info.shared <= all_room for body in bodies):
+            break
+        slots = Slots(slots.count // 2, slots.size)
+    return slots
+
+
+def fits(body: Body, slots: Slots | None) -> bool:
+    """Whether a kernel with these slots can run a body."""
+    if body.stream is not None and (slots is None or body.slot_bytes > slots.size):
+        return False
+    return body.together(memory_beside(slots)) > 0
+
+
+def memory_beside(slots: Slots | None) -> int:
+    """Bytes that a block has for workgroups beside slots."""
+    return MAX_SHARED - (slots.memory if slots is not None else 0)
+
+
+def _placed(number: int, body: Body, memory: int, slots: Slots | None) -> str:
+    """A body behind its label, and what it finds in registers."""
+    together, text = body.together(memory), body.text.replace("$L__", f"$B{number}_")
+    return "\n".join(
+        [
+            f"BODY{number}:",
+            f"div.u32 part, tid, {body.threads};",
+            f"rem.u32 thread, tid, {body.threads};",
+            f"setp.ge.u32 p, part, {together};",
+            "@p bra JOIN;",
+            "mad.lo.u32 first, blocks, part, block;",
+            f"mul.lo.u32 stride, blocks, {together};",
+            f"mul.wide.u32 memory, part, {body.info.shared};",
+            "mov.u64 wide, all_memory;",
+            "add.u64 memory, memory, wide;",
+            "add.u32 barrier, part, 1;",
+            slots.expanded(text) if slots is not None else text,
+        ]
+    )
+
+
+_HEAD = """
+.visible .entry {entry}(.param .align 8 .b8 table[40])
+.maxntid {threads}, 1, 1
+.minnctapersm {blocks}
+{{
+.shared .align 512 .b8 record[{records}];
+.shared .align 128 .b8 all_memory[{shared}];
+.reg .pred p, more, one, early;
+.reg .b32 tid, block, blocks, step, kind, groups, flags, target, seen, part, thread, first, stride;
+.reg .b32 barrier, now, polls, number;
+.reg .b64 counter, words, memory, wide;
+{streams}
+mov.u32 tid, %tid.x;
+mov.u32 block, %ctaid.x;
+mov.u32 blocks, %nctaid.x;
+setp.eq.u32 one, tid, 0;
+setp.lt.u32 early, tid, {record} / 8;
+mov.u32 step, 0;
+mov.u32 target, 0;
+{{
+{load}
+}}
+"""
+"""Up to the first record, which is on its way to shared memory."""
+
+_LOAD = """
+.reg .b32 word, count;
+.reg .b64 from;
+ld.param.b64 from, [table];
+ld.param.b32 count, [table+16];
+setp.lt.u32 more, step, count;
+and.pred p, more, early;
+mul.wide.u32 wide, step, {record};
+add.u64 from, from, wide;
+mul.wide.u32 wide, tid, 8;
+add.u64 from, from, wide;
+and.b32 word, step, 1;
+mul.lo.u32 word, word, {record};
+mad.lo.u32 word, tid, 8, word;
+mov.u32 number, record;
+add.u32 word, word, number;
+@p cp.async.ca.shared.global [word], [from], 8;
+"""
+"""Copy the record of ``step``, if there is one, to the one of two places in shared memory that is its
+turn."""
+
+_LOOP = """
+cp.async.wait_all;
+bar.sync 0;
+LOOP:
+mov.u32 now, record;
+and.b32 number, step, 1;
+mad.lo.u32 now, number, {record}, now;
+add.u32 step, step, 1;
+{{
+{load}
+}}
+ld.shared.v2.b32 {{kind, groups}}, [now];
+cvt.u64.u32 words, now;
+add.u64 words, words, {head};
+"""
+"""The choice of a body: a record is in shared memory, and the next one on its way there."""
+
+_TAIL = """
+JOIN:
+cp.async.wait_all;
+bar.sync 0;
+mov.u32 now, record;
+and.b32 number, step, 1;
+xor.b32 number, number, 1;
+mad.lo.u32 now, number, {record}, now;
+ld.shared.b32 flags, [now+8];
+setp.ne.u32 p, flags, 0;
+@!p bra NEXT;
+add.u32 target, target, blocks;
+@!one bra NEXT;
+ld.param.b64 counter, [table+8];
+red.release.gpu.global.add.u32 [counter], 1;
+mov.u32 polls, 0;
+WAIT:
+ld.acquire.gpu.global.u32 seen, [counter];
+setp.ge.u32 p, seen, target;
+@p bra NEXT;
+add.u32 polls, polls, 1;
+setp.lt.u32 p, polls, {polls};
+@p bra WAIT;
+trap;
+NEXT:
+bar.sync 0;
+ld.param.b32 number, [table+16];
+setp.lt.u32 more, step, number;
+@more bra LOOP;
+@!one bra LEAVE;
+ld.param.b64 counter, [table+8];
+sub.u32 number, blocks, 1;
+atom.acq_rel.gpu.global.inc.u32 seen, [counter+{done}], number;
+setp.eq.u32 p, seen, number;
+@p st.global.u32 [counter], 0;
+LEAVE:
+ret;
+}}
+"""
+"""Behind the bodies: the barrier, and after the last record the counters set to 0."""

@@ -1,0 +1,201 @@
+"""Which dispatches of a recording run in a persistent kernel, and their records in memory."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from mansard.drivers.vulkan.memory.buffer import VulkanBuffer
+from mansard.drivers.vulkan.shaders.executable import VulkanExecutable
+from mansard.drivers.vulkan.shaders.persistent import (
+    COUNTERS,
+    MAX_WORDS,
+    Body,
+    PersistentKernel,
+    Record,
+    StreamRecord,
+    fits,
+    memory_beside,
+    slots_of,
+)
+from mansard.drivers.vulkan.shaders.weight_streams import Slots
+from mansard.hal.commands import BarrierCommand, BufferRef, Command, DispatchCommand
+
+MIN_DISPATCHES = 2
+"""Dispatches of a run."""
+MAX_ROUNDS = 4
+"""Workgroups that a block runs one after another: larger dispatches fill the device better by themselves."""
+LARGE_SHARED = 8 << 10
+"""Bytes of shared memory from which on a workgroup computes more than it loads: then there is one round."""
+MAX_BYTES = 64 << 20
+"""The largest buffer of a dispatch without a stream: memory bandwidth bounds one that reads more, and more
+invocations than a persistent kernel has use it better."""
+MAX_TEXT = 64 << 10
+"""Characters of a body: larger ones take the driver's compiler longer than they gain."""
+ALIGNMENT = 16
+"""Of the addresses of streams."""
+
+
+@dataclass(frozen=True)
+class PersistentDispatch:
+    """A dispatch of a run."""
+
+    command: DispatchCommand
+    body: Body
+    waits: bool
+    """Whether a barrier follows."""
+
+
+@dataclass(frozen=True)
+class PersistentRun:
+    """Successive dispatches and the barriers between them, which one persistent kernel runs."""
+
+    dispatches: tuple[PersistentDispatch, ...]
+
+    @property
+    def bodies(self) -> list[Body]:
+        """The bodies of the dispatches, each once."""
+        return list(dict.fromkeys(dispatch.body for dispatch in self.dispatches))
+
+    @property
+    def streams(self) -> int:
+        """How many dispatches read a stream."""
+        return sum(dispatch.body.stream is not None for dispatch in self.dispatches)
+
+    @property
+    def label(self) -> str:
+        """For traces and debuggers."""
+        first = self.dispatches[0].command
+        return f"{first.label or first.entry} and {len(self.dispatches) - 1} more"
+
+
+@dataclass(frozen=True)
+class PersistentLaunch:
+    """A run with its compiled kernel, and its records in host memory, to be copied once."""
+
+    run: PersistentRun
+    kernel: PersistentKernel
+    records: VulkanBuffer
+    """Where the kernel reads them."""
+    staged: VulkanBuffer
+
+
+def group(commands: Sequence[Command], blocks: int) -> list[Command | PersistentRun]:
+    """The commands, in which successive dispatches that read streams, and small ones between them, are runs
+    for persistent kernels of so many blocks.
+
+    Without a stream a run gains too little to be worth a kernel that holds the whole device.
+    """
+    slots = slots_of({body for command in commands if (body := _body(command)) is not None})
+    items: list[Command | PersistentRun] = []
+    pending: list[Command] = []
+    for command in commands:
+        taken = body_of(command, blocks, slots) is not None
+        if not taken and not (pending and isinstance(command, BarrierCommand)):
+            items += _joined(pending, blocks, slots)
+            pending = []
+            items.append(command)
+            continue
+        if _reads_results(command, pending):
+            items += _joined(pending, blocks, slots)
+            pending = []
+        pending.append(command)
+    return items + _joined(pending, blocks, slots)
+
+
+def body_of(command: Command, blocks: int, slots: Slots | None) -> Body | None:
+    """The body that runs a command in a persistent kernel of so many blocks with these slots; None where it
+    has to be dispatched."""
+    body = _body(command)
+    if body is None or not fits(body, slots):
+        return None
+    assert isinstance(command, DispatchCommand)
+    x, y, z = command.grid
+    if y != 1 or z != 1 or len(command.bindings) + len(command.params) > MAX_WORDS:
+        return None
+    if body.stream is not None:
+        return body if all(_holds(ref, size) for ref, size in _stream_refs(command, body)) else None
+    rounds = 1 if body.info.shared > LARGE_SHARED else MAX_ROUNDS
+    largest = max((ref.size or 0 for ref in command.bindings), default=0)
+    at_once = blocks * body.together(memory_beside(slots))
+    small = 0 < x <= rounds * at_once and largest <= MAX_BYTES and len(body.text) <= MAX_TEXT
+    return body if small else None
+
+
+def record_words(
+    run: PersistentRun, table: Callable[[DispatchCommand], Sequence[int]], blocks: int
+) -> list[int]:
+    """The records of a run, the counters, and the records of its streams; ``table`` gives a dispatch's
+    argument table."""
+    numbers = {body: number for number, body in enumerate(run.bodies)}
+    words: list[int] = []
+    streams: list[int] = []
+    for dispatch in run.dispatches:
+        body, addresses, groups = dispatch.body, table(dispatch.command), dispatch.command.grid[0]
+        if body.stream is not None:
+            groups = blocks
+            operands = tuple(addresses[operand.binding] for operand in body.stream.operands)
+            streams += StreamRecord(body.stream, operands).words()
+        words += Record(numbers[body], groups, addresses, dispatch.waits).words()
+    return words + [0] * (COUNTERS // 8) + streams
+
+
+def _body(command: Command) -> Body | None:
+    if not isinstance(command, DispatchCommand) or not isinstance(command.executable, VulkanExecutable):
+        return None
+    pipeline = command.executable.pipelines.get(command.entry)
+    return pipeline.body if pipeline is not None else None
+
+
+def _joined(pending: list[Command], blocks: int, slots: Slots | None) -> list[Command | PersistentRun]:
+    """Dispatches and barriers as a run, and the barrier behind the last dispatch; as they are where no run is
+    worth it."""
+    places = [i for i, command in enumerate(pending) if isinstance(command, DispatchCommand)]
+    dispatches = []
+    for place, following in zip(places, [*places[1:], places[-1] + 1] if places else [], strict=True):
+        command, body = pending[place], body_of(pending[place], blocks, slots)
+        assert isinstance(command, DispatchCommand) and body is not None
+        dispatches.append(PersistentDispatch(command, body, following - place > 1))
+    run = PersistentRun(tuple(dispatches))
+    if len(dispatches) < MIN_DISPATCHES or not run.streams:
+        return list(pending)
+    return [run, *pending[places[-1] + 1 :]]
+
+
+def _stream_refs(command: DispatchCommand, body: Body) -> list[tuple[BufferRef, int]]:
+    """The bindings of a stream's operands, and the bytes that are read of each."""
+    stream = body.stream
+    assert stream is not None
+    sizes = [stream.rows * stream.parts * operand.part for operand in stream.operands]
+    refs = [command.bindings[operand.binding] for operand in stream.operands]
+    return list(zip(refs, sizes, strict=True))
+
+
+def _holds(ref: BufferRef, size: int) -> bool:
+    """Whether a binding has so many bytes, at an address that copies can begin at."""
+    buffer = ref.buffer
+    if not isinstance(buffer, VulkanBuffer) or (buffer.address + ref.offset) % ALIGNMENT:
+        return False
+    return size <= (buffer.size - ref.offset if ref.size is None else ref.size)
+
+
+def _reads_results(command: Command, before: Sequence[Command]) -> bool:
+    """Whether a stream reads what dispatches of the same run write: its copies do not wait for these."""
+    body = _body(command)
+    if body is None or body.stream is None:
+        return False
+    assert isinstance(command, DispatchCommand)
+    read = [ref for ref, _ in _stream_refs(command, body)]
+    return any(
+        _overlap(writing.bindings[binding], ref)
+        for writing in before
+        if isinstance(writing, DispatchCommand) and (writer := _body(writing)) is not None
+        for binding in writer.info.writes
+        for ref in read
+    )
+
+
+def _overlap(left: BufferRef, right: BufferRef) -> bool:
+    ends = [sys.maxsize if ref.size is None else ref.offset + ref.size for ref in (left, right)]
+    return left.buffer is right.buffer and left.offset < ends[1] and right.offset < ends[0]
