@@ -4,7 +4,7 @@ import dataclasses
 import re
 
 import pytest
-from support.norm_products import products
+from support.kernels.norm_products import products
 
 from mansard.codegen.kernel import KernelBuilder
 from mansard.codegen.nvptx.module import ptx

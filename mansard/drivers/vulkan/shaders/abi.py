@@ -11,7 +11,7 @@ says which of the two runs (0: SPIR-V).
 
 ``ptx-body``: a kernel as PTX statements, beside the SPIR-V module in an executable of the format
 ``spirv-body``. Devices with PTX may run them for a dispatch (`mansard.drivers.vulkan.shaders.persistent`),
-others ignore them. """
+others ignore them."""
 
 from __future__ import annotations
 

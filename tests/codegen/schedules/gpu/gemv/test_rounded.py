@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from support.graph_runner import check
 from support.graphs import F32
+from support.kernels.norm_products import EVERY, constant, op, products
+from support.kernels.norm_products import product as product_of
 from support.kernels.pairs import pairs
-from support.norm_products import EVERY, constant, op, products
-from support.norm_products import product as product_of
 
 from mansard.codegen.schedules.gpu.gemv import fused
 from mansard.codegen.schedules.gpu.gemv.fused import FusedTile

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from support.graphs import F32
 from support.kernels.emulator import run_streamed
+from support.kernels.norm_products import products
 from support.kernels.pairs import pairs
-from support.norm_products import products
 
 from mansard.codegen.kernel.weight_streams import StreamOperand
 from mansard.codegen.schedules import schedule
