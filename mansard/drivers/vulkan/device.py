@@ -156,7 +156,7 @@ class VulkanDevice(Device):
             return self._copier.record(commands, profile)
         prepared = [] if profile else self._encoder.prepared(commands)  # rows of a profile are dispatches
         launches = [item for item in prepared if isinstance(item, PersistentLaunch)]
-        if launches or __import__("os").environ.get("PREP"):
+        if launches:
             self._copy_records(launches)
             return self._recorder.record(prepared, profile)  # on one queue: see shaders/persistent.py
         return self._computing[affinity % len(self._computing)].record(commands, profile)

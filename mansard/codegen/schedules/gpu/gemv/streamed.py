@@ -61,8 +61,9 @@ def streamed(parts: Parts, target: KernelTarget, name: str) -> StreamedKernel | 
 
 def _factor_reads(nest: Nest, grouped: GroupedSums | None) -> list[Read]:
     """What the scales and zero points of a product's weights are read from."""
-    nodes = grouped.nodes if grouped is not None else []
-    reads = [read for node in nodes for read in nest.part_reads(grouped.root, node)[0]] if grouped else []
+    if grouped is None:
+        return []
+    reads = [read for node in grouped.nodes for read in nest.part_reads(grouped.root, node)[0]]
     return list({read.value: read for read in reads}.values())
 
 
