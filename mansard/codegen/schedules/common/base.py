@@ -105,11 +105,16 @@ class Frame:
     def store_results(self, root: Root, total: KValue) -> None:
         """Store every output at the bound loops, given the value ``total`` of the reduction ``root``
         there."""
-        self.ev.reduced[root.op] = total
-        for other in self.nest.roots:
-            if other.stores:
-                value = total if other is root else self.ev.root(other)
-                self.ev.store(other.op.output, self.nest.store_address(other), value)
+        self.store_all({root: total})
+
+    def store_all(self, totals: Mapping[Root, KValue]) -> None:
+        """`store_results` given the values of several reductions."""
+        for root, total in totals.items():
+            self.ev.reduced[root.op] = total
+        for root in self.nest.roots:
+            if root.stores:
+                value = totals[root] if root in totals else self.ev.root(root)
+                self.ev.store(root.op.output, self.nest.store_address(root), value)
 
     def results(self, root: Root, total: KValue) -> list[tuple[Root, KValue]]:
         """What `store_results` stores, for `store_values`, which may follow later."""

@@ -424,9 +424,4 @@ class _Kernel:
                     for cell, value in enumerate(own[1:], 1):
                         total = b.select(b.compare("eq", loop.index, b.idx(cell)), value, total)
                     whole[product.root] = total
-                for root, total in whole.items():
-                    ev.reduced[root.op] = total
-                for root in self.nest.roots:
-                    if root.stores:
-                        value = whole[root] if root in whole else ev.root(root)
-                        ev.store(root.op.output, self.nest.store_address(root), value)
+                self.frame.store_all(whole)

@@ -300,16 +300,11 @@ class _Kernel:
 
     def _store(self, cell: KValue) -> None:
         """Add the partial sums of an invocation's cell, and store its results."""
-        b, ev = self.b, self.ev
+        b = self.b
         output, row = self.frame.decode(cell, (self.batch, self.rows))
         place = b.add(b.mul(output, b.idx(self.count)), b.mul(row, b.idx(self.batch * self.count)))
         whole = {p.root: self._total(number, place) for number, p in enumerate(self.products)}
-        for root, total in whole.items():
-            ev.reduced[root.op] = total
-        for root in self.nest.roots:
-            if root.stores:
-                value = whole[root] if root in whole else ev.root(root)
-                ev.store(root.op.output, self.nest.store_address(root), value)
+        self.frame.store_all(whole)
 
     def _total(self, product: int, place: KValue) -> KValue:
         b = self.b
