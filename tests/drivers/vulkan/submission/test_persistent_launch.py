@@ -1,0 +1,74 @@
+"""Chains of products in one launch, on a GPU that runs PTX.
+
+No machine of CI has such a GPU, so this has not the marker of Vulkan tests, which may not be skipped there.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support import vulkan_support
+from support.graph_runner import compare, compiled, outputs
+from support.graphs import F32
+from support.kernels.norm_products import EVERY, normalised, op, product, wide
+
+from mansard.drivers.vulkan.submission import encoder
+from mansard.drivers.vulkan.submission.persistent_runs import PersistentRun, group
+from mansard.dtypes import DType
+from mansard.ir import Graph, GraphBuilder
+from mansard.ir.interpreter.graph import interpret
+from mansard.ir.scalar import Arg, Cast
+
+BF16 = DType.BF16
+CALLS = 20
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[PersistentRun]:
+    """The runs that are recorded."""
+    driver = vulkan_support.validating_driver()
+    if not any(info.supported and info.features.get("ptx_sm_90a") for info in driver.devices()):
+        pytest.skip("no device runs PTX of sm_90a")
+    seen: list[PersistentRun] = []
+
+    def watched(commands, blocks):
+        items = group(commands, blocks)
+        seen.extend(item for item in items if isinstance(item, PersistentRun))
+        return items
+
+    monkeypatch.setattr(encoder, "group", watched)
+    return seen
+
+
+def layers(rows: int, hidden: int, inner: int, count: int, dtype: DType) -> Graph:
+    """x = x + down(exp(gate(norm(x))) * up(norm(x))), so many times."""
+    b = GraphBuilder()
+    x = b.input("x", (rows, hidden), dtype)
+
+    def narrow(values, body, columns):
+        return b.generic(values, [EVERY] * len(values), (rows, columns), Cast(body, dtype))
+
+    for i in range(count):
+        gate, up = (b.input(f"{name}{i}", (inner, hidden), dtype) for name in ("gate", "up"))
+        y = normalised(b, x, dtype)
+        pair = [product(b, y, w, dtype) for w in (gate, up)]
+        h = narrow(pair, op("mul", op("tanh", Arg(0, F32)), Arg(1, F32)), inner)
+        down = product(b, h, b.input(f"down{i}", (hidden, inner), dtype), dtype)
+        x = narrow([down, x], op("add", Arg(0, F32), wide(1, dtype)), hidden)
+    return b.build([x])
+
+
+@pytest.mark.parametrize(("rows", "hidden", "inner"), [(1, 1024, 3072), (1, 512, 1280), (2, 1024, 512)])
+def test_a_chain_of_products(runs: list[PersistentRun], rows: int, hidden: int, inner: int) -> None:
+    graph = layers(rows, hidden, inner, 3, BF16)
+    rng = np.random.default_rng(4)
+    inputs = [
+        (rng.standard_normal(v.type.shape) / (1 if v.name == "x" else hidden**0.5)).astype(v.type.dtype.numpy)
+        for v in graph.inputs
+    ]
+    expected = interpret(graph, inputs)
+    with compiled(graph, "vulkan") as model:
+        for _ in range(CALLS):  # a launch leaves its counters as it found them
+            compare(outputs(model, inputs), expected, 3e-2, 3e-2)
+    assert [len(run.dispatches) for run in runs] == [6]
+    assert runs[0].streams == 6
