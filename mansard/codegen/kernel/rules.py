@@ -167,11 +167,15 @@ _PACKED = {
 }  # fmt: skip
 
 
+def _words(v: InstCheck, inst: Inst) -> None:
+    type_ = v.result(inst)
+    v.require(type_.dtype is DType.I32 and type_.lanes in (1, 2, 4), "the result is not 1, 2 or 4 of i32")
+
+
 def _load_words(v: InstCheck, inst: Inst) -> None:
     v.require(isinstance(v.memory(inst), Binding), "the memory is not a buffer")
     v.require(is_scalar_int(inst.args[0].type), "the index is not a scalar i32 or i64")
-    type_ = v.result(inst)
-    v.require(type_.dtype is DType.I32 and type_.lanes in (1, 2, 4), "the result is not 1, 2 or 4 of i32")
+    _words(v, inst)
 
 
 def _stream_wait(v: InstCheck, inst: Inst) -> None:
@@ -181,12 +185,7 @@ def _stream_wait(v: InstCheck, inst: Inst) -> None:
 def _stream_load(v: InstCheck, inst: Inst) -> None:
     slot, byte = (a.type for a in inst.args)
     v.require(slot == KType(DType.I32) and is_scalar_int(byte), "the operands are not a slot and an index")
-    type_ = v.result(inst)
-    v.require(type_.dtype is DType.I32 and type_.lanes in (1, 2, 4), "the result is not 1, 2 or 4 of i32")
-
-
-def _workgroups(v: InstCheck, inst: Inst) -> None:
-    v.require(is_scalar_int(v.result(inst)), "the result is not a scalar i32 or i64")
+    _words(v, inst)
 
 
 def _unpack(v: InstCheck, inst: Inst) -> None:
@@ -341,7 +340,7 @@ RULES: dict[str, tuple[int, bool, _Rule]] = {
     "stream_wait": (0, True, _stream_wait),
     "stream_load": (2, True, _stream_load),
     "stream_next": (0, False, _nothing),
-    "workgroups": (0, True, _workgroups),
+    "workgroups": (0, True, _place),
     "unpack": (1, True, _unpack),
     "nibbles": (1, True, _nibbles),
     "load": (1, True, _load),

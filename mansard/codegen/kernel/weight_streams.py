@@ -3,8 +3,7 @@
 A product of a matrix with a vector reads every weight once, at addresses that depend on nothing that is
 computed. A persistent kernel can therefore have copies of weights in flight while it still waits for the
 vector. Rows of the matrix are split into *parts* of equal size. A workgroup computes adjacent rows, and its
-subgroups take their parts in turn: of the ``n`` parts of a workgroup, subgroup ``s`` reads ``s, s +
-subgroups, ...``.
+subgroups take their parts in turn: subgroup ``s`` reads parts ``s``, ``s + subgroups`` and so on.
 
 A part of every operand of the stream lies in a *slot* of workgroup memory, of which each subgroup has
 several:
@@ -25,33 +24,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mansard.codegen.kernel.ir import Kernel
+from mansard.hal.weight_streams import WeightStream
 
 STREAM_OPS = frozenset({"stream_wait", "stream_load", "stream_next"})
-
-
-@dataclass(frozen=True)
-class StreamOperand:
-    """A buffer that a stream reads."""
-
-    binding: int
-    part: int
-    """Bytes of a part, a multiple of 16."""
-    offset: int
-    """Byte offset of its part in a slot."""
-
-
-@dataclass(frozen=True)
-class WeightStream:
-    """What is read: ``rows`` rows of ``parts`` parts each, contiguous, of every operand."""
-
-    rows: int
-    parts: int
-    operands: tuple[StreamOperand, ...]
-
-    @property
-    def slot_bytes(self) -> int:
-        """Bytes of a part of every operand."""
-        return sum(operand.part for operand in self.operands)
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,9 +14,14 @@ def ptx(kernel: Kernel, target: PtxTarget = HOPPER) -> str:
 
     Raises CodegenError for a kernel with instructions that PTX is not made of here.
     """
+    return assembly(llvm_ir(kernel, target), target)
+
+
+def assembly(module: str, target: PtxTarget) -> str:
+    """The PTX that LLVM makes of a module in its own form."""
     triple = binding().Target.from_triple(TRIPLE)
     machine = triple.create_target_machine(cpu=target.cpu, features=target.isa, opt=3)
-    return str(machine.emit_assembly(optimized(llvm_ir(kernel, target), machine)))
+    return str(machine.emit_assembly(optimized(module, machine)))
 
 
 def llvm_ir(kernel: Kernel, target: PtxTarget = HOPPER) -> str:

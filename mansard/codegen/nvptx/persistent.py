@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 from mansard.codegen.kernel import Binding, Kernel, SharedMemory
 from mansard.codegen.kernel.verify import verify
-from mansard.codegen.kernel.weight_streams import WeightStream
-from mansard.codegen.llvm.module import binding, optimized
 from mansard.codegen.nvptx.function import PtxEmitter
+from mansard.codegen.nvptx.module import assembly
 from mansard.codegen.nvptx.target import HOPPER, TRIPLE, PtxTarget
 from mansard.dtypes import DType
 from mansard.errors import CodegenError
+from mansard.hal.weight_streams import WeightStream
 
 REGISTERS = {
     "words": "ptr addrspace(3)",
@@ -149,9 +149,7 @@ def body(kernel: Kernel, target: PtxTarget = HOPPER) -> Body:
         "attributes #1 = { convergent nounwind }",
         *metadata,
     ]
-    triple = binding().Target.from_triple(TRIPLE)
-    machine = triple.create_target_machine(cpu=target.cpu, features=target.isa, opt=3)
-    code = str(machine.emit_assembly(optimized("\n".join(parts) + "\n", machine)))
+    code = assembly("\n".join(parts) + "\n", target)
     return Body(_block(kernel.name, code), kernel.workgroup[0], emitter.shared_bytes, stream)
 
 

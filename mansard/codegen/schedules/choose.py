@@ -55,7 +55,7 @@ def schedule(
     if tunable is None:
         return chosen(nest, target, name)
     scheduled = tunable.schedule(nest, target, name, parameters)
-    if tunable is gpu.TUNABLE.get(gemv.schedule):
+    if chosen is gemv.schedule:
         return _with_stream(scheduled, Parts(nest, None, None), target)
     return scheduled
 

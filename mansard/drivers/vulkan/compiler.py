@@ -25,8 +25,6 @@ from mansard.drivers.vulkan.shaders.abi import (
     PTX,
     BodyInfo,
     ShaderModule,
-    StreamOperand,
-    WeightStream,
     join,
     join_body,
     join_ptx,
@@ -213,12 +211,8 @@ def _body(kernel: Kernel, target: KernelTarget) -> ShaderModule | None:
         return None
     if generated.shared > MAX_SHARED:
         return None
-    stream = None
-    if generated.stream is not None:
-        operands = tuple(StreamOperand(o.binding, o.part, o.offset) for o in generated.stream.operands)
-        stream = WeightStream(generated.stream.rows, generated.stream.parts, operands)
     writes = tuple(binding.index for binding in kernel.bindings if binding.writable)
-    info = BodyInfo(generated.shared, writes, stream)
+    info = BodyInfo(generated.shared, writes, generated.stream)
     return ShaderModule(BODY, generated.text.encode(), (), generated.threads, info)
 
 

@@ -15,8 +15,9 @@ import numpy as np
 
 from mansard.codegen.kernel import Binding, Block, For, If, Inst, Kernel, KType, KValue, warpgroups
 from mansard.codegen.kernel.verify import verify
-from mansard.codegen.kernel.weight_streams import STREAM_OPS, StreamedKernel, WeightStream
+from mansard.codegen.kernel.weight_streams import STREAM_OPS, StreamedKernel
 from mansard.dtypes import DType
+from mansard.hal.weight_streams import WeightStream
 
 _BINARY = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "and": np.bitwise_and, "or": np.bitwise_or,

@@ -11,7 +11,8 @@ says which of the two runs (0: SPIR-V).
 
 ``ptx-body``: a kernel as PTX statements, beside the SPIR-V module in an executable of the format
 ``spirv-body``. Devices with PTX may run them for a dispatch (`mansard.drivers.vulkan.shaders.persistent`),
-others ignore them."""
+others ignore them.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +20,12 @@ import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from mansard.drivers.vulkan.instance.features import PTX_SM_90A
-from mansard.drivers.vulkan.shaders.weight_streams import MAX_OPERANDS, SLOT
 from mansard.errors import ArtifactError
 from mansard.hal.executable import ExecutableSpec
+from mansard.hal.weight_streams import ALIGNMENT, MAX_OPERANDS, MAX_SLOT, StreamOperand, WeightStream
 
 BDA, DESCRIPTORS, ALL, PTX, BODY = "bda", "descriptors", "all", "ptx", "ptx-body"
 FORMATS: Mapping[str, str] = {BDA: "spirv", DESCRIPTORS: "spirv-descriptors", ALL: "spirv-all"}
@@ -35,28 +36,6 @@ BODY_FORMAT = "spirv-body"
 """The format of an executable with a SPIR-V module and a body."""
 ADDRESSES = ("buffer_device_address", "int64")
 """Features behind the first ABI."""
-
-
-class StreamOperand(NamedTuple):
-    """A binding that a stream reads, the bytes of a part of it, and the byte offset of parts in a slot."""
-
-    binding: int
-    part: int
-    offset: int
-
-
-@dataclass(frozen=True)
-class WeightStream:
-    """The weights that a body reads: ``rows`` rows of ``parts`` parts each, contiguous, of every operand."""
-
-    rows: int
-    parts: int
-    operands: tuple[StreamOperand, ...]
-
-    @property
-    def slot_bytes(self) -> int:
-        """Bytes of a part of every operand."""
-        return sum(operand.part for operand in self.operands)
 
 
 @dataclass(frozen=True)
@@ -162,7 +141,7 @@ def body_parts(spec: ExecutableSpec) -> tuple[ShaderModule, ShaderModule]:
     """The SPIR-V module of an executable with a body, and the body; raises ArtifactError for one that cannot
     be read."""
     by_abi = {module.abi: module for module in _unpacked(spec, (BDA, BODY), ())}
-    if len(by_abi) < 2 or len(spec.entries) > 1:
+    if len(by_abi) < 2 or len(spec.entries) > 1 or not by_abi[BODY].code.isascii():
         raise _broken(spec)
     return by_abi[BDA], by_abi[BODY]
 
@@ -220,9 +199,11 @@ def _stream(spec: ExecutableSpec, part: Sequence[Any]) -> WeightStream:
     operands = tuple(StreamOperand(*map(int, operand)) for operand in rest)
     ends = [0, *itertools.accumulate(operand.part for operand in operands)]
     positive = min(int(rows), int(parts), len(operands), *(operand.part for operand in operands)) > 0
-    in_order = [operand.offset for operand in operands] == ends[:-1] and not any(end % 16 for end in ends)
+    in_order = [operand.offset for operand in operands] == ends[:-1] and not any(
+        end % ALIGNMENT for end in ends
+    )
     bound = all(operand.binding >= 0 for operand in operands)
-    if not (positive and in_order and bound) or len(operands) > MAX_OPERANDS or ends[-1] > SLOT:
+    if not (positive and in_order and bound) or len(operands) > MAX_OPERANDS or ends[-1] > MAX_SLOT:
         raise _broken(spec)
     return WeightStream(int(rows), int(parts), operands)
 

@@ -194,7 +194,14 @@ class ExecutableLoader:
         formats = (*FORMATS.values(), PTX_FORMAT, BODY_FORMAT)
         if spec.format not in formats:
             raise TargetMismatchError(f"a Vulkan device loads {', '.join(formats)}, not {spec.format!r}")
-        ptx, spirv = self._both(spec) if spec.format == PTX_FORMAT else (None, self._choose(spec))
+        ptx = body = None
+        if spec.format == PTX_FORMAT:
+            ptx, spirv = self._both(spec)
+        elif spec.format == BODY_FORMAT:
+            spirv, body = body_parts(spec)
+            self._choose(spec, [spirv])
+        else:
+            spirv = self._choose(spec, modules_of(spec))
         names = {entry.name for entry in spec.entries}
         if spirv is not None and (absent := names - entry_points(spirv.code)):
             raise ArtifactError(f"the SPIR-V module has no entry point {', '.join(sorted(absent))}")
@@ -211,9 +218,9 @@ class ExecutableLoader:
             if kernels is not None:
                 self._ptx.release(kernels.module)
             raise
-        if spec.format == BODY_FORMAT:
+        if body is not None:
             (pipeline,) = pipelines.values()
-            pipeline.body = self._body(spec)
+            pipeline.body = self._body(spec, body)
         if kernels is None:
             return VulkanExecutable(self, spec, pipelines)
         return VulkanExecutable(self, spec, _with_ptx(pipelines, kernels, spec.entries), kernels.module)
@@ -243,10 +250,10 @@ class ExecutableLoader:
                 commands.vkDestroyDescriptorSetLayout(device, layout.set, None)
         self._cache.close()
 
-    def _choose(self, spec: ExecutableSpec) -> ShaderModule:
-        """The first module whose requirements the device meets; raises TargetMismatchError."""
+    def _choose(self, spec: ExecutableSpec, modules: Sequence[ShaderModule]) -> ShaderModule:
+        """The first of an executable's modules whose requirements the device meets; raises
+        TargetMismatchError."""
         refusals = []
-        modules = [body_parts(spec)[0]] if spec.format == BODY_FORMAT else modules_of(spec)
         for module in modules:
             missing = unmet_requirements(module.requires, spec.entries, self._context.setup)
             if not missing:
@@ -254,9 +261,8 @@ class ExecutableLoader:
             refusals.append("; ".join(missing))
         raise TargetMismatchError(f"the executable for {spec.target} {'; or it '.join(refusals)}")
 
-    def _body(self, spec: ExecutableSpec) -> Body | None:
+    def _body(self, spec: ExecutableSpec, module: ShaderModule) -> Body | None:
         """The body of a kernel, on a device that can run it."""
-        _, module = body_parts(spec)
         assert module.body is not None
         if unmet_requirements(module.requires, spec.entries, self._context.setup):
             return None

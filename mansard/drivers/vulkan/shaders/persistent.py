@@ -31,10 +31,11 @@ from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from mansard.drivers.vulkan.shaders import weight_streams
-from mansard.drivers.vulkan.shaders.abi import PTX, BodyInfo, ShaderModule, WeightStream
+from mansard.drivers.vulkan.shaders.abi import PTX, BodyInfo, ShaderModule
 from mansard.drivers.vulkan.shaders.weight_streams import Slots, slots_for
 from mansard.hal.executable import EntryPoint
 from mansard.hal.service import Finalizer
+from mansard.hal.weight_streams import WeightStream
 
 if TYPE_CHECKING:
     from mansard.drivers.vulkan.shaders.ptx import PtxModules

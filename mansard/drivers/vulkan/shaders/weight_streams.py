@@ -18,15 +18,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from mansard.hal.weight_streams import MAX_OPERANDS
+
 WARPS = 8
 """Subgroups of a block."""
-SLOT = 2048
-"""The most bytes of a slot."""
 MAX_SLOTS = 8
 RECORD = 128
-"""Bytes of a record."""
-MAX_OPERANDS = RECORD // 16 - 2
-"""The last place of a record stays empty: lanes without an operand read it."""
+"""Bytes of a record: its head, a place for each operand, and one that stays empty, which lanes without an
+operand read."""
 LINE = 128
 _MARK = re.compile(r"\bstream\.wait\s+(%\w+);|\bstream\.next;")
 

@@ -21,6 +21,7 @@ from mansard.drivers.vulkan.shaders.persistent import (
 )
 from mansard.drivers.vulkan.shaders.weight_streams import Slots
 from mansard.hal.commands import BarrierCommand, BufferRef, Command, DispatchCommand
+from mansard.hal.weight_streams import ALIGNMENT
 
 MIN_DISPATCHES = 2
 """Dispatches of a run."""
@@ -33,8 +34,6 @@ MAX_BYTES = 64 << 20
 invocations than a persistent kernel has use it better."""
 MAX_TEXT = 64 << 10
 """Characters of a body: larger ones take the driver's compiler longer than they gain."""
-ALIGNMENT = 16
-"""Of the addresses of streams."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +87,8 @@ def group(commands: Sequence[Command], blocks: int) -> list[Command | Persistent
     Without a stream a run gains too little to be worth a kernel that holds the whole device.
     """
     slots = slots_of({body for command in commands if (body := _body(command)) is not None})
+    if slots is None:
+        return list(commands)
     items: list[Command | PersistentRun] = []
     pending: list[Command] = []
     for command in commands:
@@ -104,7 +105,7 @@ def group(commands: Sequence[Command], blocks: int) -> list[Command | Persistent
     return items + _joined(pending, blocks, slots)
 
 
-def body_of(command: Command, blocks: int, slots: Slots | None) -> Body | None:
+def body_of(command: Command, blocks: int, slots: Slots) -> Body | None:
     """The body that runs a command in a persistent kernel of so many blocks with these slots; None where it
     has to be dispatched."""
     body = _body(command)
@@ -148,7 +149,7 @@ def _body(command: Command) -> Body | None:
     return pipeline.body if pipeline is not None else None
 
 
-def _joined(pending: list[Command], blocks: int, slots: Slots | None) -> list[Command | PersistentRun]:
+def _joined(pending: list[Command], blocks: int, slots: Slots) -> list[Command | PersistentRun]:
     """Dispatches and barriers as a run, and the barrier behind the last dispatch; as they are where no run is
     worth it."""
     places = [i for i, command in enumerate(pending) if isinstance(command, DispatchCommand)]

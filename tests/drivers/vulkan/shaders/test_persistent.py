@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from mansard.drivers.vulkan.shaders import weight_streams
-from mansard.drivers.vulkan.shaders.abi import BodyInfo, StreamOperand, WeightStream
+from mansard.drivers.vulkan.shaders.abi import BodyInfo
 from mansard.drivers.vulkan.shaders.persistent import (
     MAX_SHARED,
     RECORD,
@@ -23,6 +23,7 @@ from mansard.drivers.vulkan.shaders.persistent import (
     slots_of,
 )
 from mansard.drivers.vulkan.shaders.weight_streams import Slots
+from mansard.hal.weight_streams import StreamOperand, WeightStream
 
 STREAM = WeightStream(4096, 2, (StreamOperand(1, 1024, 0), StreamOperand(2, 512, 1024)))
 PLAIN = Body("{\n$L__BB0_1:\nbra $L__BB0_1;\nbra JOIN;\n}\n", 64, BodyInfo(2048))

@@ -10,8 +10,6 @@ from support import ptx_kernels
 from mansard.drivers.vulkan.shaders.abi import (
     BodyInfo,
     ShaderModule,
-    StreamOperand,
-    WeightStream,
     body_parts,
     device_formats,
     join,
@@ -24,6 +22,7 @@ from mansard.drivers.vulkan.shaders.abi import (
 from mansard.drivers.vulkan.shaders.ptx import ptx_entry_points
 from mansard.errors import ArtifactError
 from mansard.hal.executable import ExecutableSpec
+from mansard.hal.weight_streams import StreamOperand, WeightStream
 
 SPIRV = ShaderModule("bda", b"\x03\x02#\x07 words", ("float16", "int64"))
 MODULE = ShaderModule("ptx", b".version 8.0\n.entry a()", ("shared_memory>=49152",), 384)
@@ -136,6 +135,7 @@ def test_a_broken_container(code: bytes) -> None:
         head(SPIRV_PART, PTX_PART),
         head(SPIRV_PART),
         head(BODY_PART),
+        head(SPIRV_PART, BODY_PART, rest=b"\xff12"),
         head(SPIRV_PART, {**PTX_PART, "abi": "ptx-body"}),
         head(SPIRV_PART, {**PTX_PART, "body": BODY}),
         head(SPIRV_PART, {**BODY_PART, "body": {"shared": 0}}),

@@ -10,7 +10,7 @@ from support.vulkan_kernels import ADD, WIDE
 
 from mansard.drivers.vulkan.device import VulkanDevice
 from mansard.drivers.vulkan.memory.buffer import VulkanBuffer
-from mansard.drivers.vulkan.shaders.abi import BodyInfo, ShaderModule, StreamOperand, WeightStream, join_body
+from mansard.drivers.vulkan.shaders.abi import BodyInfo, ShaderModule, join_body
 from mansard.drivers.vulkan.shaders.executable import ExecutableLoader, VulkanExecutable
 from mansard.drivers.vulkan.shaders.persistent import COUNTERS, RECORD, THREADS, Record, StreamRecord
 from mansard.drivers.vulkan.submission.bridge import BARRIER, DISPATCH, LAUNCH
@@ -32,6 +32,7 @@ from mansard.hal import (
     ExecutableSpec,
     MemoryKind,
 )
+from mansard.hal.weight_streams import StreamOperand, WeightStream
 
 pytestmark = pytest.mark.vulkan
 BLOCKS = 8

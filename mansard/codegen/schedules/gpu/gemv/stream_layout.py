@@ -9,16 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mansard.codegen.kernel.weight_streams import StreamOperand
 from mansard.codegen.loop_nest import Nest, Read
 from mansard.codegen.schedules.gpu.gemv.form import MAX_LOAD_BYTES, Form, chunk_of
+from mansard.hal.weight_streams import ALIGNMENT, MAX_OPERANDS, MAX_SLOT, StreamOperand
 
 SUBGROUP = 32
-SLOT = 2048
-"""The most bytes of a slot."""
-ALIGNMENT = 16
-"""Of the parts of every operand."""
-MAX_OPERANDS = 6
 MAX_OUTPUTS = 1 << 19
 """So many times the workgroups of any device are an i32."""
 
@@ -59,7 +54,7 @@ def layout(
     forms: Sequence[Form],
     reads: Sequence[Sequence[Read]],
     bindings: Sequence[Sequence[int]],
-    slot: int = SLOT,
+    slot: int = MAX_SLOT,
 ) -> StreamLayout | None:
     """The layout for products, None where an operand does not lie row by row or no part fits a slot of so
     many bytes.
@@ -82,7 +77,7 @@ def layout(
     if chunk_of(nest, forms[0]) * forms[0].large.value.type.dtype.bits != 8 * MAX_LOAD_BYTES:
         return None
     assert isinstance(depth, int)
-    count = SLOT // (MAX_LOAD_BYTES * SUBGROUP)
+    count = slot // (MAX_LOAD_BYTES * SUBGROUP)
     while count:
         found = _placed(forms, factors, bindings, count, load, slot)
         if found is not None and depth % (count * load) == 0:

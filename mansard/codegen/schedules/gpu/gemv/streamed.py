@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 
 from mansard.codegen.evaluate import held_vectors, register_dtype
 from mansard.codegen.kernel import KValue
-from mansard.codegen.kernel.weight_streams import StreamedKernel, StreamOperand, WeightStream
+from mansard.codegen.kernel.weight_streams import StreamedKernel
 from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.loop_nest import Nest, Read
 from mansard.codegen.schedules.common import reduce
@@ -28,10 +28,11 @@ from mansard.codegen.schedules.gpu.gemv.fused import MAX_ROWS, forms_of
 from mansard.codegen.schedules.gpu.gemv.grouped import Chunk, GroupedSums, add_chunks
 from mansard.codegen.schedules.gpu.gemv.parts import Parts
 from mansard.codegen.schedules.gpu.gemv.rounded import RoundedRows
-from mansard.codegen.schedules.gpu.gemv.stream_layout import SLOT, SUBGROUP, Factor, StreamLayout, layout
+from mansard.codegen.schedules.gpu.gemv.stream_layout import SUBGROUP, Factor, StreamLayout, layout
 from mansard.codegen.schedules.gpu.gemv.sums import GemvTile, ReducedMajor
 from mansard.codegen.schedules.gpu.reduction.rows import Rows
 from mansard.dtypes import DType
+from mansard.hal.weight_streams import MAX_SLOT, StreamOperand, WeightStream
 
 WIDTH = 256
 """Invocations of a workgroup."""
@@ -101,7 +102,7 @@ class _Kernel:
         if any(value not in self.ev.binding_of for of_product in values for value in of_product):
             return None
         bindings = [[self.ev.binding_of[value] for value in of_product] for of_product in values]
-        size = SLOT
+        size = MAX_SLOT
         while size:
             found = layout(self.nest, [p.form for p in self.products], reads, bindings, size)
             if found is None:

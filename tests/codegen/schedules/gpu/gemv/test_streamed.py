@@ -9,7 +9,6 @@ from support.kernels.emulator import run_streamed
 from support.kernels.norm_products import products
 from support.kernels.pairs import pairs
 
-from mansard.codegen.kernel.weight_streams import StreamOperand
 from mansard.codegen.schedules import schedule
 from mansard.codegen.schedules.gpu.gemv import stream_layout, streamed
 from mansard.compiler import CompileOptions
@@ -17,6 +16,7 @@ from mansard.compiler.compile import lower_graph
 from mansard.drivers.vulkan.compiler import BACKEND
 from mansard.dtypes import DType
 from mansard.hal.small_integers import pack_nibbles
+from mansard.hal.weight_streams import MAX_SLOT, StreamOperand
 from mansard.ir import GraphBuilder, IndexMap
 from mansard.ir.interpreter.graph import interpret
 from mansard.ir.scalar import Apply, Arg, Cast
@@ -115,7 +115,7 @@ def test_slots_hold_a_part_of_every_operand():
     stream = kernel_.stream
     assert (stream.rows, stream.parts) == (64, 8)
     assert [(o.part, o.offset) for o in stream.operands] == [(1024, 0), (1024, 1024)]
-    assert stream.slot_bytes == stream_layout.SLOT
+    assert stream.slot_bytes == MAX_SLOT
     _, kernel_, *_ = kernel(products(1, 64, 1280, BF16, norm=True))
     assert kernel_.stream.parts == 5
     assert kernel_.stream.operands == (StreamOperand(1, 512, 0),)
