@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from mansard.codegen.kernel import Inst, SharedMemory
+from mansard.codegen.kernel.packed_integers import float_form
 from mansard.codegen.llvm import text
 from mansard.codegen.llvm.function import FunctionEmitter
 from mansard.codegen.llvm.instructions import result_type
 from mansard.dtypes import DType
 from mansard.errors import CodegenError
-
-MANTISSA = 23
-"""Bits of an f32 below its exponent."""
-EXPONENT = 0x4B000000
-"""The bits of 2**23, whose last one counts 1."""
 
 
 def emit_load_words(f: FunctionEmitter, inst: Inst) -> None:
@@ -79,15 +75,10 @@ def _shifted(f: FunctionEmitter, word: str, start: int) -> str:
 
 
 def _real(f: FunctionEmitter, word: str, start: int, dtype: DType) -> str:
-    """As SPIR-V does it (`mansard.codegen.spirv.packed`): one bit operation and one multiply-add."""
-    bits = dtype.bits
-    if start + bits > MANTISSA:
-        shift = next(s for s in range(MANTISSA - bits + 1, start + 1) if s % bits == 0)
-        word, start = f.temp(f"lshr i32 {word}, {shift}"), start - shift
-    sign = 1 << (bits - 1) if dtype.is_signed else 0
-    digits = f.temp(f"and i32 {word}, {((1 << bits) - 1) << start}")
-    whole = f.temp(f"xor i32 {digits}, {EXPONENT | sign << start}")
+    """An integer of a few bits as f32."""
+    form = float_form(dtype, start)
+    digits = f.temp(f"and i32 {_shifted(f, word, form.shift)}, {form.mask}")
+    whole = f.temp(f"xor i32 {digits}, {form.bits}")
     number = f.temp(f"bitcast i32 {whole} to float")
-    scale, offset = 2.0**-start, -(2.0 ** (MANTISSA - start)) - sign
-    literals = [f"float {text.float_literal(x, DType.F32)}" for x in (scale, offset)]
+    literals = [f"float {text.float_literal(x, DType.F32)}" for x in (form.scale, form.offset)]
     return f.call("float", "llvm.fma.f32", [f"float {number}", *literals])

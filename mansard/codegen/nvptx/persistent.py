@@ -2,7 +2,8 @@
 
 The driver puts them into a loop over dispatches (`mansard.drivers.vulkan.shaders.persistent` says which
 registers they read). A body runs some workgroups of a dispatch one after another. It is taken from the
-function that LLVM generates: a call would need a stack, with which a launch takes 0.2 ms longer."""
+function that LLVM generates: a call would need a stack, with which a launch takes 0.2 ms longer.
+"""
 
 from __future__ import annotations
 

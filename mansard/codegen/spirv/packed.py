@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mansard.codegen.kernel import Inst, KType
+from mansard.codegen.kernel.packed_integers import float_form
 from mansard.codegen.spirv.function import KernelEmitter
 from mansard.codegen.spirv.memory import buffer_pointer
 from mansard.codegen.spirv.words import ALIGNED, Id
@@ -10,10 +11,6 @@ from mansard.dtypes import DType
 from mansard.errors import CodegenError
 
 PACKED_BYTES = 0  # packed vector format 4x8
-MANTISSA = 23
-"""Bits of an f32 below its exponent."""
-EXPONENT = 0x4B000000
-"""The bits of 2**23, whose last one counts 1."""
 
 
 def emit_load_words(f: KernelEmitter, inst: Inst) -> None:
@@ -85,28 +82,18 @@ def _brain(f: KernelEmitter, word: Id, start: int) -> Id:
 def _real(
     f: KernelEmitter, word: Id, place: int, start: int, dtype: DType, known: dict[tuple[int, int], Id]
 ) -> Id:
-    """An integer of a few bits as f32, in one bit operation and one multiply-add.
-
-    Where an f32's last bits are is put what the integer's are, at their place p in the word: 2**23 +
-    2**p * n, for n that a sign bit turned over makes positive. GPUs convert integers at an eighth of the
-    rate of this (NVIDIA), and shift at half of it, hence shifts only where p is above the mantissa.
-    """
-    m, bits = f.module, dtype.bits
-    if start + bits > MANTISSA:
-        shift = next(s for s in range(MANTISSA - bits + 1, start + 1) if s % bits == 0)
-        if (place, shift) not in known:
-            known[place, shift] = f.op("OpShiftRightLogical", m.int_type(32), word, m.int_constant(shift))
-        word, start = known[place, shift], start - shift
-    sign = 1 << (bits - 1) if dtype.is_signed else 0
-    mask = ((1 << bits) - 1) << start
-    like = KType(DType.I32)
-    digits = f.op("OpBitwiseAnd", m.int_type(32), word, f.int_literal(mask, like))
-    whole = f.op("OpBitwiseXor", m.int_type(32), digits, f.int_literal(EXPONENT | sign << start, like))
+    """An integer of a few bits as f32."""
+    m, form, like = f.module, float_form(dtype, start), KType(DType.I32)
+    if form.shift:
+        if (place, form.shift) not in known:
+            shift = m.int_constant(form.shift)
+            known[place, form.shift] = f.op("OpShiftRightLogical", m.int_type(32), word, shift)
+        word = known[place, form.shift]
+    digits = f.op("OpBitwiseAnd", m.int_type(32), word, f.int_literal(form.mask, like))
+    whole = f.op("OpBitwiseXor", m.int_type(32), digits, f.int_literal(form.bits, like))
     real = m.float_type(32)
     number = f.op("OpBitcast", real, whole)
-    scale = m.float_constant(2.0**-start, 32)
-    offset = m.float_constant(-(2.0 ** (MANTISSA - start)) - sign, 32)
-    return f.glsl("Fma", real, number, scale, offset)
+    return f.glsl("Fma", real, number, m.float_constant(form.scale, 32), m.float_constant(form.offset, 32))
 
 
 def _integer(f: KernelEmitter, word: Id, start: int, dtype: DType) -> Id:

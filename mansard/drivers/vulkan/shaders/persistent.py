@@ -20,7 +20,8 @@ the label ``JOIN`` and find in registers:
 A block of `THREADS` runs several smaller workgroups at a time. All blocks have to be on the device at the
 same time, or they would wait for ever. So launches are recorded for one queue, which begins work in order;
 `BLOCKS` blocks fit on a core, and there are as many as that for all cores. Work of other queues that is on
-the device ends, and makes room."""
+the device ends, and makes room.
+"""
 
 from __future__ import annotations
 

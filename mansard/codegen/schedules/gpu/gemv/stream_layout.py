@@ -2,7 +2,8 @@
 are.
 
 Beside the weights these are the scales and zero points of groups of small integers, which lie row by row as
-well."""
+well.
+"""
 
 from __future__ import annotations
 
