@@ -76,7 +76,7 @@ def round_weight(
             raise OutOfMemoryError(f"no memory for a group of {group} weights")
         return bool(status == core_abi.OK)
 
-    return all(_in_blocks(block, scales.size, max(1, BLOCK // group)))
+    return all(in_blocks(block, scales.size, max(1, BLOCK // group)))
 
 
 def pack_nibbles(nibbles: Bytes) -> Bytes:
@@ -90,11 +90,11 @@ def pack_nibbles(nibbles: Bytes) -> Bytes:
     def block(first: int, count: int) -> None:
         library.mn_pack_nibbles(flat.ctypes.data + 2 * first, packed.ctypes.data + first, count)
 
-    _in_blocks(block, packed.size, BLOCK)
+    in_blocks(block, packed.size, BLOCK)
     return packed
 
 
-def _in_blocks(work: Callable[[int, int], Any], total: int, size: int) -> list[Any]:
+def in_blocks(work: Callable[[int, int], Any], total: int, size: int) -> list[Any]:
     """``work(first, count)`` for blocks of at most ``size``, on as many threads as there are cores."""
     starts = range(0, total, size)
     if len(starts) < 2:

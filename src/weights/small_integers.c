@@ -2,63 +2,9 @@
 #pragma GCC optimize("O3", "fp-contract=off")
 #include "weights/small_integers.h"
 
-#include <math.h>
+#include "weights/floats.h"
+
 #include <stdlib.h>
-#include <string.h>
-
-/* The loops over a group are compiled a second time for vectors of 256 bits, chosen when the library is loaded. */
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define WITH_VECTORS __attribute__((target_clones("avx2", "default")))
-#else
-#define WITH_VECTORS
-#endif
-
-#define INFINITE 0x7f800000u
-#define MAGNITUDE 0x7fffffffu
-
-static float real_of(uint32_t bits)
-{
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-static uint32_t bits_of(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
-/* ---- element types ------------------------------------------------------------------------------ */
-
-static float from_f16(uint16_t half)
-{
-    uint32_t sign = (uint32_t)(half & 0x8000) << 16, rest = half & 0x7fff;
-    if (rest >= 0x7c00)
-        return real_of(sign | INFINITE | (rest & 0x3ff) << 13);
-    /* The exponent is off by 112; subnormal numbers become normal ones by the product. */
-    return real_of(sign | bits_of(real_of(rest << 13) * 0x1p112f));
-}
-
-static uint16_t to_bf16(float value)
-{
-    uint32_t bits = bits_of(value);
-    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
-static uint16_t to_f16(float value)
-{
-    uint32_t bits = bits_of(value), sign = bits >> 16 & 0x8000, rest = bits & MAGNITUDE;
-    if (rest >= 0x47800000) /* 65536 and more */
-        return (uint16_t)(sign | 0x7c00);
-    if (rest < 0x38800000) { /* below 2**-14: a multiple of 2**-24 */
-        float multiple = rintf(real_of(rest) * 0x1p24f);
-        return (uint16_t)(sign | (uint32_t)multiple);
-    }
-    rest += 0xfff + (rest >> 13 & 1);
-    return (uint16_t)(sign | ((rest >> 13) - (112 << 10)));
-}
 
 /* A scale in its type, away from zero: the number that kernels read. */
 static float store_scale(const mn_rounding *r, uint64_t at, float scale)
@@ -78,26 +24,7 @@ static float store_scale(const mn_rounding *r, uint64_t at, float scale)
     return read;
 }
 
-WITH_VECTORS static void widen(float *to, const uint16_t *from, uint64_t count)
-{
-    uint32_t *bits = (uint32_t *)to;
-    for (uint64_t i = 0; i < count; i++)
-        bits[i] = (uint32_t)from[i] << 16;
-}
-
 /* ---- a group ------------------------------------------------------------------------------------ */
-
-/* The bits of the largest magnitude. */
-WITH_VECTORS static uint32_t largest_bits(const float *x, uint64_t count)
-{
-    const uint32_t *bits = (const uint32_t *)x;
-    uint32_t largest = 0;
-    for (uint64_t i = 0; i < count; i++) {
-        uint32_t magnitude = bits[i] & MAGNITUDE;
-        largest = magnitude > largest ? magnitude : largest;
-    }
-    return largest;
-}
 
 WITH_VECTORS static void round_group(
     uint8_t *codes, const float *x, uint64_t count, float inverse, float zero, float low, float high, int mask)
@@ -123,7 +50,7 @@ static void round_tiny_group(
 
 static bool round_one(const mn_rounding *r, const float *x, uint64_t at)
 {
-    uint32_t largest = largest_bits(x, r->group);
+    uint32_t largest = mn_largest_bits(x, r->group);
     float scale, low, high, zero = 0;
     if (largest >= INFINITE)
         return false;
@@ -161,16 +88,9 @@ int mn_round_weight(const mn_rounding *r)
     bool finite = true;
     if (row == NULL && r->type != MN_FLOAT_F32)
         return MN_OUT_OF_MEMORY;
+    uint64_t bytes = r->group * (r->type == MN_FLOAT_F32 ? 4 : 2);
     for (uint64_t at = 0; at < r->groups && finite; at++) {
-        const float *x = row;
-        if (r->type == MN_FLOAT_F32) {
-            x = (const float *)r->weight + at * r->group;
-        } else if (r->type == MN_FLOAT_BF16) {
-            widen(row, (const uint16_t *)r->weight + at * r->group, r->group);
-        } else {
-            for (uint64_t i = 0; i < r->group; i++)
-                row[i] = from_f16(((const uint16_t *)r->weight)[at * r->group + i]);
-        }
+        const float *x = mn_as_f32(row, (const char *)r->weight + at * bytes, r->group, r->type);
         finite = round_one(r, x, at);
     }
     free(row);

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from mansard.dtypes import DType
 from mansard.errors import CompileError
 
-KINDS = ("int8", "int4")
-DEFAULT_GROUP = {"int8": None, "int4": 32}
+KINDS = ("int8", "int4", "float12")
+DEFAULT_GROUP = {"int8": None, "int4": 32, "float12": None}
 MIN_GROUP = 16
 """Groups of fewer elements have scales that take a noticeable part of the memory."""
 
@@ -19,7 +19,7 @@ class Quantisation:
     """How weights are stored: `mansard.quantize` makes one."""
 
     kind: str
-    """``int8`` or ``int4``."""
+    """``int8``, ``int4`` or ``float12`` (`mansard.ir.float12`)."""
     group_size: int | None = None
     """Elements of a row that share a scale; None: whole rows."""
     symmetric: bool = True
@@ -35,8 +35,8 @@ class Quantisation:
 
     @property
     def bits(self) -> int:
-        """Bits of a code."""
-        return 8 if self.kind == "int8" else 4
+        """Bits of a weight."""
+        return {"int8": 8, "int4": 4, "float12": 12}[self.kind]
 
     @property
     def scale(self) -> DType:
@@ -52,6 +52,8 @@ class Quantisation:
         return common if common >= min(MIN_GROUP, self.group_size) else self.group_size
 
     def __str__(self) -> str:
+        if self.kind == "float12":
+            return self.kind
         group = "rows" if self.group_size is None else f"groups of {self.group_size}"
         more = "" if self.symmetric else ", zero points"
         return (
@@ -74,7 +76,9 @@ def quantisation(
     Raises CompileError for values out of range, with those that may be.
     """
     if kind not in KINDS:
-        raise CompileError(f"quantize {kind!r}: it may be {' or '.join(map(repr, KINDS))}")
+        raise CompileError(f"quantize {kind!r}: it may be {', '.join(map(repr, KINDS[:-1]))} or {KINDS[-1]!r}")
+    if kind == "float12" and (group_size or not symmetric or activations is not None):
+        raise CompileError("group_size, symmetric and activations are for weights of integers, not for float12")
     if group_size is None:
         group_size = DEFAULT_GROUP[kind]
     elif not isinstance(group_size, int) or isinstance(group_size, bool) or group_size < 0 or group_size % 4:
@@ -94,4 +98,4 @@ def checked_quantisation(value: object) -> Quantisation | None:
         return value
     if isinstance(value, str):
         return quantisation(value)
-    raise CompileError(f"quantize may be 'int8', 'int4' or what mansard.quantize returns, not {value!r}")
+    raise CompileError(f"quantize may be 'int8', 'int4', 'float12' or what mansard.quantize returns, not {value!r}")

@@ -1,4 +1,4 @@
-"""Quantisation on request: weights of products are stored as 8- or 4-bit integers with scales.
+"""Quantisation on request: weights of products are stored as 8- or 4-bit integers with scales, or in 12 bits.
 
 Before (a linear layer)::
 
@@ -10,7 +10,8 @@ After, in groups of 32 (`mansard.ir.quantised_weight`)::
                    (f32(%w.codes[d1, 32*d2 + d3]) * f32(%w.scales[d1, d2]))   %w.codes: 64x128xi4, %w.scales:
                    64x4xbf16
 
-With ``activations="int8"`` x is rounded too, with a scale for each row and group (`activations`). Lookups in
+With ``float12`` the weight is in floats of 12 bits (`mansard.ir.float12`), and the sums are multiplied by the
+factors of its rows. With ``activations="int8"`` x is rounded too, with a scale for each row and group (`activations`). Lookups in
 a weight that is also a product's (tied embeddings) read the codes. Weights are quantised one at a time, when
 they are loaded, from the model's own floats (`mansard.passes.products.quantiser`).
 """
@@ -26,11 +27,15 @@ import numpy as np
 from mansard.analysis.operands import tidy
 from mansard.dtypes import DType
 from mansard.errors import CompileError
+from mansard.hal.float12 import to_float12
+from mansard.hal.small_integers import FLOATS as NATIVE_FLOATS
+from mansard.ir import float12, quantised_weight
 from mansard.ir.dispatch import is_contraction
+from mansard.ir.float12 import Float12Weight
 from mansard.ir.graph import Graph, fresh_name
 from mansard.ir.interpreter.graph import load
 from mansard.ir.ops import Generic, Op
-from mansard.ir.quantised_weight import GroupFactor, QuantisedWeight, element, product
+from mansard.ir.quantised_weight import GroupFactor, QuantisedWeight
 from mansard.ir.scalar import Apply, Arg, Cast, Const, DimValue, Gather, Index, Scalar, rewrite
 from mansard.ir.types import Constant, IndexMap, Linear, TensorType, Value
 from mansard.passes.products.activations import FEW_ROWS, Activations
@@ -39,6 +44,7 @@ from mansard.passes.products.quantiser import CODES, Array, Rounded, quantise
 
 F32, I64 = DType.F32, DType.I64
 FLOATS = frozenset({DType.F32, DType.F16, DType.BF16})
+Stored = QuantisedWeight | Float12Weight
 
 
 @dataclass(frozen=True)
@@ -143,11 +149,18 @@ class _Pass:
         )
 
     # Rewriting ----------------------------------------------------------------------------------
-    def _stored(self, value: Value, transposed: bool) -> QuantisedWeight:
-        """The constants of a weight: codes, scales and zeros."""
+    def _stored(self, value: Value, transposed: bool) -> Stored:
+        """The constants of a weight: codes, scales and zeros, or the parts of its numbers."""
         source, how = self.graph.constants[value], self.quantisation
         rows, depth = value.type.shape[::-1] if transposed else value.type.shape
         assert isinstance(rows, int) and isinstance(depth, int)
+        if how.kind == "float12":
+            numbers = _Float12Data(value, source, transposed)
+            return Float12Weight(
+                self._constant(value, "high", (rows, depth), DType.U8, numbers.high),
+                self._constant(value, "low", (rows, depth), DType.U4, numbers.low),
+                self._constant(value, "factors", (rows,), F32, numbers.factors),
+            )
         group = how.group(depth)
         padded = -(-depth // group) * group
         data = _Data(value, source, transposed, padded, group, how)
@@ -159,7 +172,7 @@ class _Pass:
             zeros = GroupFactor(self._constant(value, "zeros", few, DType.U8, data.zeros), group)
         return QuantisedWeight(codes, (scales,), zeros)
 
-    def _constant(self, like: Value, part: str, shape: tuple[int, int], dtype: DType, data: object) -> Value:
+    def _constant(self, like: Value, part: str, shape: tuple[int, ...], dtype: DType, data: object) -> Value:
         assert callable(data)
         name = fresh_name(self.taken, f"{like.name}.{part}")
         stored = Value(name, TensorType(shape, dtype))
@@ -168,11 +181,13 @@ class _Pass:
         self.constants[stored] = Constant(key, data)
         return stored
 
-    def _quantised(self, p: _Product, weight: QuantisedWeight) -> list[Op]:
+    def _quantised(self, p: _Product, weight: Stored) -> list[Op]:
         """The product with the stored weight, and what rounds x before it."""
         op, rank = p.op, p.op.rank
         x, index_map = op.inputs[p.x], op.maps[p.x]
         assert index_map is not None
+        if isinstance(weight, Float12Weight):
+            return self._product_of_float12(p, weight, x, index_map)
         depth, group = weight.codes.type.shape[1], weight.scales[0].size
         assert isinstance(depth, int)
         ops, operands, factor = self.activations.operands(x, index_map, rank, depth, group)
@@ -180,12 +195,33 @@ class _Pass:
         if out.type.dtype is not F32:
             out = Value(fresh_name(self.taken, f"{out.name}.f32"), replace(out.type, dtype=F32))
         column = Linear.dim(p.column)
-        result = product(weight, operands, factor, op.extents[:rank], column, out)
+        result = quantised_weight.product(weight, operands, factor, op.extents[:rank], column, out)
         ops.append(replace(result, location=op.location))
         if out is not op.output:
             body = Cast(Arg(0, F32), op.output.type.dtype)
             identity = (IndexMap.identity(rank),)
             ops.append(Generic((out,), op.outputs, op.extents[:rank], identity, body, location=op.location))
+        return ops
+
+
+    def _product_of_float12(
+        self, p: _Product, weight: Float12Weight, x: Value, index_map: IndexMap
+    ) -> list[Op]:
+        """The sums of products with the numbers, and those times the factors of their rows."""
+        op, rank, depth = p.op, p.op.rank, weight.high.type.shape[1]
+        assert isinstance(depth, int)
+        ops, ((x, _, _),), factor = self.activations.operands(x, index_map, rank, depth, depth)
+        place = IndexMap((Linear.dim(p.column), Linear.dim(rank)))
+        body = Apply("mul", (factor, float12.value(Arg(1, DType.U8), Arg(2, DType.U4))), F32)
+        sums = Value(fresh_name(self.taken, f"{op.output.name}.sums"), replace(op.output.type, dtype=F32))
+        inputs, maps = (x, weight.high, weight.low), (index_map, place, place)
+        ops.append(Generic(inputs, (sums,), op.extents, maps, body, "add", location=op.location))
+        whole: Scalar = Apply("mul", (Arg(0, F32), Arg(1, F32)), F32)
+        if op.output.type.dtype is not F32:
+            whole = Cast(whole, op.output.type.dtype)
+        reads = (IndexMap.identity(rank), IndexMap((Linear.dim(p.column),)))
+        inputs, extents = (sums, weight.factors), op.extents[:rank]
+        ops.append(Generic(inputs, op.outputs, extents, reads, whole, location=op.location))
         return ops
 
 
@@ -219,7 +255,7 @@ def _reads_elements(op: Op, value: Value) -> bool:
     return True
 
 
-def _lookup(op: Generic, stored: Mapping[Value, QuantisedWeight], orders: Mapping[Value, bool]) -> Generic:
+def _lookup(op: Generic, stored: Mapping[Value, Stored], orders: Mapping[Value, bool]) -> Generic:
     """Another reader of weights, reading their codes."""
     inputs, maps = list(op.inputs), list(op.maps)
 
@@ -233,7 +269,11 @@ def _lookup(op: Generic, stored: Mapping[Value, QuantisedWeight], orders: Mappin
         else:
             return node
         row, k = indices[::-1] if orders[value] else indices
-        values, body = element(stored[value], row, k, len(inputs))
+        weight = stored[value]
+        if isinstance(weight, Float12Weight):
+            values, body = float12.element(weight, row, k, len(inputs))
+        else:
+            values, body = quantised_weight.element(weight, row, k, len(inputs))
         inputs.extend(values)
         maps.extend(None for _ in values)
         return body if node.dtype is F32 else Cast(body, node.dtype)
@@ -298,3 +338,38 @@ class _Data:
             self._rounded()
         assert self.small is not None and self.small[1] is not None
         return self.small[1]
+
+
+class _Float12Data:
+    """The stored data of one weight, computed when it is loaded. The nibbles are kept until they are loaded,
+    too, as they are computed with the bytes."""
+
+    def __init__(self, value: Value, source: Constant, transposed: bool) -> None:
+        self.value, self.source, self.transposed = value, source, transposed
+        self.next: Array | None = None
+        self.small: Array | None = None
+
+    def _numbers(self) -> tuple[Array, Array]:
+        weight = load(self.value, self.source)
+        weight = np.ascontiguousarray(weight.T if self.transposed else weight)
+        dtype = next((d for d in NATIVE_FLOATS if d.numpy == weight.dtype), F32)
+        numbers = to_float12(np.ascontiguousarray(weight, dtype.numpy), dtype)
+        if numbers is None:
+            message = "it has elements that are not finite"
+            raise CompileError(f"weight {self.source.key!r} cannot be stored in float12: {message}")
+        high, low, self.small = numbers
+        return high, low.view(DType.U4.numpy)
+
+    def high(self) -> Array:
+        high, self.next = self._numbers()
+        return high
+
+    def low(self) -> Array:
+        low, self.next = self.next if self.next is not None else self._numbers()[1], None
+        return low
+
+    def factors(self) -> Array:
+        if self.small is None:
+            self._numbers()
+        assert self.small is not None
+        return self.small

@@ -86,10 +86,10 @@ def default_parameters(nest: Nest, root: Root, shape: Shape, target: KernelTarge
     unroll = next((u for u in (4, 2) if lanes > 1 and divides(extent, u * lanes)), 1)
     columns, depth = nest.total(shape.column), estimate(extent)
     others = estimate(nest.total([loop for g in shape.rest for loop in g]))
-    size = max(r.value.type.dtype.itemsize for r in nest.reads(root) if r.address is not None)
+    size = max(r.value.type.dtype.bits for r in nest.reads(root) if r.address is not None) / 8
     vector = target.lanes(DType.F32)
     fair = -(-estimate(columns) * others // MIN_TASKS)
-    wanted = max(1, min(PIECE_BYTES // (depth * size), fair))
+    wanted = max(1, min(int(PIECE_BYTES / (depth * size)), fair))
     return GemvParameters(-(-wanted // vector) * vector, lanes, unroll)
 
 
@@ -278,11 +278,13 @@ class _Stream:
             terms = dict(read.address.terms) if read.address is not None else {}
             if read.address is None or self.column[-1] not in terms or inner[-1] not in terms:
                 continue
-            size = read.value.type.dtype.itemsize
+            bits = read.value.type.dtype.bits
             base, _ = ev.linear(read.address)
             memory = b.bindings[ev.binding_of[read.value]]
-            distance = PREFETCH_BYTES // size
+            distance = PREFETCH_BYTES * 8 // bits
             if self.tiled:  # the next tile's columns
                 distance = max(distance, COLUMNS * estimate(self.nest.total(inner)))
-            for start in range(0, parameters.lanes * parameters.unroll * size, LINE):
-                b.prefetch(memory, b.add(base, b.idx(start // size + distance)))
+            for start in range(0, parameters.lanes * parameters.unroll, LINE * 8 // bits):
+                place = b.add(base, b.idx(start + distance))
+                # The elements of a buffer of nibbles are bytes.
+                b.prefetch(memory, place if bits >= 8 else b.binary("shr", place, b.idx(1)))

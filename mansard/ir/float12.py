@@ -1,0 +1,70 @@
+"""Weights in floats of 12 bits, with a power of two for each row, and the form in which a Graph reads them.
+
+A number has a sign, four bits of exponent and seven of mantissa, as many as bf16 has; its values follow IEEE
+754's rules for a bias of 15, without infinities and NaN::
+
+    (-1)**sign * 2**(exponent - 15) * (1 + mantissa / 128)      exponent 1 to 15: 2**-14 to almost 2
+    (-1)**sign * 2**-14 * mantissa / 128                        exponent 0: multiples of 2**-21, and zero
+
+Times the row's factor, which brings its largest weight between 1 and 2, this is every bf16 weight down to
+2**-14 of the largest as it was, and smaller ones to within 2**-22 of it: less than sums in f32 round off. A
+weight takes three quarters of the memory of bf16.
+
+It is stored in two parts, both (N, K): the sign, the exponent and the upper three bits of the mantissa in a
+byte, the lower four in a nibble. `value` puts the bits where an f32 has them, whose exponent is then too small
+by 112, also that of subnormal numbers, and multiplies by 2**112, which is exact.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mansard.dtypes import DType
+from mansard.ir.scalar import Apply, Bitcast, Cast, Const, Gather, Scalar
+from mansard.ir.types import Value
+
+I32, F32, U8, U4 = DType.I32, DType.F32, DType.U8, DType.U4
+PLACE = 16
+"""Where the lowest bit of the number is in an f32."""
+SIGN_AND_NUMBER = 0x87F00000
+"""The bits of an f32 that the byte gives."""
+FACTOR = 2.0**112
+"""What an f32 with such an exponent is multiplied by: the difference of the biases."""
+
+
+@dataclass(frozen=True)
+class Float12Weight:
+    """A weight (N, K): its bytes (u8), nibbles (u4), both (N, K), and the factors of its rows (f32, (N,))."""
+
+    high: Value
+    low: Value
+    factors: Value
+
+
+def value(high: Scalar, low: Scalar) -> Scalar:
+    """The f32 of a byte (u8) and a nibble (u4), without the row's factor."""
+    bits: Scalar = Apply("shl", (Cast(high, I32), Const(24, I32)), I32)
+    bits = Apply("shr", (bits, Const(4, I32)), I32)  # arithmetic: the sign stays the first bit
+    bits = Apply("and", (bits, Const(SIGN_AND_NUMBER - (1 << 32), I32)), I32)
+    lower = Apply("shl", (Cast(low, I32), Const(PLACE, I32)), I32)
+    bits = Apply("or", (bits, lower), I32)
+    return Apply("mul", (Bitcast(bits, F32), Const(FACTOR, F32)), F32)
+
+
+def parts(node: Scalar) -> tuple[Scalar, Scalar] | None:
+    """The byte and the nibble of an expression that `value` made, None for any other."""
+    try:
+        bits = node.args[0].arg  # type: ignore[union-attr]
+        high = bits.args[0].args[0].args[0].args[0].arg
+        low = bits.args[1].args[0].arg
+    except (AttributeError, IndexError):
+        return None
+    return (high, low) if node == value(high, low) else None
+
+
+def element(weight: Float12Weight, row: Scalar, k: Scalar, taken: int) -> tuple[tuple[Value, ...], Scalar]:
+    """``w[row, k]`` in f32 at computed indices (i64), for a Generic that has ``taken`` operands: the operands
+    to append, and the expression."""
+    high, low = Gather(taken, (row, k), U8), Gather(taken + 1, (row, k), U4)
+    body = Apply("mul", (value(high, low), Gather(taken + 2, (row,), F32)), F32)
+    return (weight.high, weight.low, weight.factors), body
