@@ -4,7 +4,7 @@
         [--rounds 3] [--folder .cache/bench/small-weights] [--json FILE]
         [--llama-python .cache/bench/venvs/llama.cpp/bin/python]
 
-Random weights in true shapes; bf16 is beside BF16, int8 beside Q8_0, int4 beside Q4_0; ``--activations``
+Random weights in true shapes; bf16 and float12 are beside BF16, int8 beside Q8_0, int4 beside Q4_0; ``--activations``
 also rounds what weights are multiplied with to 8 bits, as llama.cpp does. Every measurement is a process of
 its own: prefill of 128 tokens, then single tokens behind them, in milliseconds, and the peak of its resident
 memory. ``--clock cpu`` counts the process's CPU time, which other processes take less from.
@@ -35,7 +35,7 @@ from benchmarks.models.random_checkpoint import write_checkpoint
 
 PROMPT, TOKENS, REPEATS = 128, 8, 3
 CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
-TYPES = {"bf16": "BF16", "int8": "Q8_0", "int4": "Q4_0"}
+TYPES = {"bf16": "BF16", "float12": "BF16", "int8": "Q8_0", "int4": "Q4_0"}
 """What llama.cpp has beside a kind of weights."""
 MODEL = "qwen3-0.6b"
 Times = dict[str, float]
@@ -111,7 +111,9 @@ def prepared(folder: Path, kind: str, activations: bool) -> tuple[Path, Path]:
         import mansard
 
         how = None
-        if kind != "bf16":
+        if kind == "float12":
+            how = mansard.quantize(kind)
+        elif kind != "bf16":
             how = mansard.quantize(kind, group_size=32, activations="int8" if activations else None)
         with mansard.load_lm(checkpoint, devices="cpu", context=512, chunk=PROMPT, quantize=how) as lm:
             lm.save(artifact)

@@ -18,7 +18,6 @@ from mansard.codegen.positions import Params, Positions
 from mansard.dims import DimLike
 from mansard.dtypes import DType
 from mansard.errors import CodegenError
-from mansard.ir import float12
 from mansard.ir.ops import Generic
 from mansard.ir.scalar import (
     Apply,
@@ -334,8 +333,6 @@ class Evaluator(Positions):
                 return self._gather(op, node, index, done)
             case Apply(op=("shr" | "and")) if (place := self._paged(op, node, index)) is not None:
                 return place
-            case Apply() if not b.keeps_subnormals and (parts := float12.parts(node)) is not None:
-                return math.float12_without_subnormals(b, *(done[id(part)] for part in parts))
             case Apply():
                 return math.apply_in_body(b, node.op, [done[id(k)] for k in node.args])
             case Cast() if (rounding := self._byte_rounding(node)) is not None:

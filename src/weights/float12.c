@@ -1,10 +1,11 @@
-/* Weights as floats of 12 bits, rounded to the nearest, ties to even. */
+/* Weights as floats of 12 bits, rounded to the nearest; ties to even, and to zero. */
 #pragma GCC optimize("O3", "fp-contract=off")
 #include "weights/float12.h"
 
 #include <stdlib.h>
 
 #define LARGEST 0x7ffu
+#define SMALLEST 0x80u /* with exponent 1; half of it is 0x40 as a subnormal number */
 #define EXPONENT_ONE 127
 
 /* x times the powers of two has the number's exponent, and rounds to its mantissa as an f32 does to bf16's. */
@@ -14,7 +15,9 @@ WITH_VECTORS static void to_numbers(uint16_t *numbers, const float *x, uint64_t 
         uint32_t bits = bits_of(x[i] * to_one * 0x1p-112f), magnitude = bits & MAGNITUDE;
         uint32_t number = (magnitude + 0x7fff + (magnitude >> 16 & 1)) >> 16;
         number = number > LARGEST ? LARGEST : number;
-        numbers[i] = (uint16_t)(bits >> 31 << 11 | number);
+        uint32_t small = number > SMALLEST / 2 ? SMALLEST : 0;
+        number = number < SMALLEST ? small : number;
+        numbers[i] = (uint16_t)(number == 0 ? 0 : bits >> 31 << 11 | number);
     }
 }
 
@@ -41,7 +44,7 @@ int mn_to_float12(const mn_float12 *w)
         }
         exponent = exponent == 0 ? 1 : exponent; /* subnormal numbers have the factor of the smallest normal */
         w->factors[at] = real_of(exponent << 23);
-        /* 2**127 is an f32, 2**-127 a subnormal one */
+        /* 2**(127 - its exponent), which is subnormal for the largest */
         float to_one = exponent < 2 * EXPONENT_ONE ? real_of((2 * EXPONENT_ONE - exponent) << 23) : 0x1p-127f;
         to_numbers(numbers, x, w->depth, to_one);
         split(w->high + at * w->depth, w->low + at * w->depth, numbers, w->depth);

@@ -67,8 +67,6 @@ class KernelBuilder:
         self._next = first_id
         self.rounds_bytes = False
         """Whether the code generator has ``round_bytes``."""
-        self.keeps_subnormals = True
-        """Whether arithmetic on f32 takes subnormal numbers; if not, they may be zero."""
         self._exact = False
         self._constants: dict[int, float | int | bool] = {}
         self._unpacked: dict[int, tuple[KValue, DType, int]] = {}  # results of unpack, by what they are of
@@ -178,6 +176,11 @@ class KernelBuilder:
         byte's low half first (CPU only)."""
         type_ = KType(dtype, 2 * packed.type.lanes)
         return self.inst("nibbles", (packed,), type_, signed=signed)
+
+    def float12(self, high: KValue, low: KValue) -> KValue:
+        """The bf16 of floats of 12 bits (`mansard.ir.float12`): a u8 vector of their bytes, and one of half as
+        many lanes with their nibbles, the first of each byte in its low half (CPU only)."""
+        return self.inst("float12", (high, low), KType(DType.BF16, high.type.lanes))
 
     def store(self, memory: Memory, index: KValue, value: KValue, *, aligned: bool = False) -> None:
         """Store all lanes of ``value`` to consecutive elements, or to those of a vector index.

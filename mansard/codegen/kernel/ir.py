@@ -56,6 +56,8 @@ shuffle            [a, b]; attrs lanes: for each lane of the result, a lane of a
 iota               0, 1, 2 … as int lanes
 nibbles            [u8 vector] to i8, u8, bf16, f32; attrs signed: the two 4-bit integers of each byte, its
                    low half first; CPU only
+float12            [u8 vector, u8 vector of half the lanes] to bf16: the bytes and the nibbles of floats of
+                   12 bits (`mansard.ir.float12`); CPU only
 reduce             [vector]; attrs combiner: add mul min max and or; any association
 subgroup_reduce    [scalar]; attrs combiner; over the active invocations of the subgroup; attrs loses_nan
                    says that min and max may ignore NaN

@@ -206,6 +206,13 @@ def _nibbles(v: InstCheck, inst: Inst) -> None:
     v.require(type_.lanes == 2 * bytes_.lanes, "lanes do not match")
 
 
+def _float12(v: InstCheck, inst: Inst) -> None:
+    (high, low), type_ = (arg.type for arg in inst.args), v.result(inst)
+    v.require({high.dtype, low.dtype} == {DType.U8}, "an operand is no vector of u8")
+    v.require(type_.dtype is DType.BF16, "the result is not of bf16")
+    v.require(high.lanes == type_.lanes == 2 * low.lanes, "lanes do not match")
+
+
 def _prefetch(v: InstCheck, inst: Inst) -> None:
     v.memory(inst)
     v.require(is_scalar_int(inst.args[0].type), "the index is not a scalar i32 or i64")
@@ -343,6 +350,7 @@ RULES: dict[str, tuple[int, bool, _Rule]] = {
     "workgroups": (0, True, _place),
     "unpack": (1, True, _unpack),
     "nibbles": (1, True, _nibbles),
+    "float12": (2, True, _float12),
     "load": (1, True, _load),
     "store": (2, False, _store),
     "select": (3, True, _select),

@@ -1,7 +1,6 @@
 """Scalar ops and conversions as kernel IR instructions: one table that all code generators share."""
 
 from mansard.codegen.math.apply import apply, apply_in_body, neutral
-from mansard.codegen.math.float12 import float12_without_subnormals
 from mansard.codegen.math.lowering import register_scalar_lowering
 
-__all__ = ["apply", "apply_in_body", "float12_without_subnormals", "neutral", "register_scalar_lowering"]
+__all__ = ["apply", "apply_in_body", "neutral", "register_scalar_lowering"]

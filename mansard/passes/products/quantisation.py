@@ -76,9 +76,13 @@ def quantisation(
     Raises CompileError for values out of range, with those that may be.
     """
     if kind not in KINDS:
-        raise CompileError(f"quantize {kind!r}: it may be {', '.join(map(repr, KINDS[:-1]))} or {KINDS[-1]!r}")
+        raise CompileError(
+            f"quantize {kind!r}: it may be {', '.join(map(repr, KINDS[:-1]))} or {KINDS[-1]!r}"
+        )
     if kind == "float12" and (group_size or not symmetric or activations is not None):
-        raise CompileError("group_size, symmetric and activations are for weights of integers, not for float12")
+        raise CompileError(
+            "group_size, symmetric and activations are for weights of integers, not for float12"
+        )
     if group_size is None:
         group_size = DEFAULT_GROUP[kind]
     elif not isinstance(group_size, int) or isinstance(group_size, bool) or group_size < 0 or group_size % 4:
@@ -98,4 +102,6 @@ def checked_quantisation(value: object) -> Quantisation | None:
         return value
     if isinstance(value, str):
         return quantisation(value)
-    raise CompileError(f"quantize may be 'int8', 'int4', 'float12' or what mansard.quantize returns, not {value!r}")
+    raise CompileError(
+        f"quantize may be 'int8', 'int4', 'float12' or what mansard.quantize returns, not {value!r}"
+    )

@@ -203,7 +203,6 @@ class _Pass:
             ops.append(Generic((out,), op.outputs, op.extents[:rank], identity, body, location=op.location))
         return ops
 
-
     def _product_of_float12(
         self, p: _Product, weight: Float12Weight, x: Value, index_map: IndexMap
     ) -> list[Op]:

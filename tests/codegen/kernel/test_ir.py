@@ -71,7 +71,7 @@ def test_a_correct_kernel_passes():
 
 
 def test_every_instruction_has_a_rule():
-    listed = """const param workgroup_id local_id load load_words unpack nibbles
+    listed = """const param workgroup_id local_id load load_words unpack nibbles float12
     store add sub mul div rem neg abs min
     max fma dot dot_bytes round_bytes
     prefetch sqrt floor ceil round trunc and or xor not shl shr eq ne lt le gt ge select cast bitcast

@@ -3,6 +3,7 @@
 import ml_dtypes
 import numpy as np
 import pytest
+from support.graphs import F32, maps
 
 import mansard
 from mansard.dtypes import DType
@@ -13,18 +14,26 @@ from mansard.ir.interpreter.graph import interpret
 from mansard.ir.scalar import Apply, Arg, Cast
 from mansard.ir.verify import verify
 from mansard.passes.products.weight_only import quantise_weights
-from support.graphs import F32, maps
 
 RNG = np.random.default_rng(12)
 BF16, F16 = DType.BF16, DType.F16
 
 
 def numbers(high, low):
-    """The values of the numbers by their definition, in f64."""
+    """The values of numbers by their definition, in f64."""
     code = (high.astype(np.int64) & 0x7F) << 4 | low
     exponent, mantissa = code >> 7, code & 127
-    normal, subnormal = np.ldexp(1 + mantissa / 128, exponent - 15), mantissa / 128 * 2.0**-14
-    return np.where(high >= 128, -1.0, 1.0) * np.where(exponent > 0, normal, subnormal)
+    assert (code[exponent == 0] == 0).all() and (high[code == 0] < 128).all()
+    return np.where(high >= 128, -1.0, 1.0) * np.where(
+        exponent > 0, np.ldexp(1 + mantissa / 128, exponent - 15), 0
+    )
+
+
+EVERY = np.concatenate([[0], np.arange(128, 2048), np.arange(2048 + 128, 4096)])
+
+
+def parts(codes):
+    return (codes >> 4).astype(np.uint8), (codes & 15).astype(np.uint8)
 
 
 def read(high, low):
@@ -40,8 +49,7 @@ def read(high, low):
 
 
 def test_every_number_has_the_value_of_its_definition():
-    high, low = np.divmod(np.arange(4096), 16)
-    high, low = high.astype(np.uint8), low.astype(np.uint8)
+    high, low = parts(EVERY)
     np.testing.assert_array_equal(read(high, low), numbers(high, low).astype(np.float32))
 
 
@@ -51,8 +59,7 @@ def test_weights_are_rounded_to_the_nearest_number(dtype):
     weight[1, :200] = 0
     weight[2, :100] *= dtype.numpy.type(2.0**-12)
     high, low, factors = to_float12(np.ascontiguousarray(weight), dtype)
-    codes = np.arange(2048)
-    every = numbers((codes >> 4).astype(np.uint8), (codes & 15).astype(np.uint8))
+    every = numbers(*parts(EVERY[EVERY < 2048]))
     scaled = weight.astype(np.float64) / factors[:, None]
     assert (np.abs(scaled).max(1) < 2).all() and (np.abs(scaled).max(1) >= 1).all()
     assert (np.frexp(factors)[0] == 0.5).all()  # powers of two
@@ -71,7 +78,7 @@ def test_bf16_weights_are_exact_down_to_a_part_of_the_largest():
     large = np.abs(exact) >= 2.0**-14 * np.abs(exact).max(1, keepdims=True)
     np.testing.assert_array_equal(stored[large], exact[large])
     assert large.mean() > 0.999
-    assert (np.abs(stored - exact) <= 2.0**-22 * np.abs(exact).max(1, keepdims=True)).all()
+    assert (np.abs(stored - exact) <= 2.0**-15 * np.abs(exact).max(1, keepdims=True)).all()
 
 
 @pytest.mark.parametrize("largest", [np.float32(3e38), np.float32(1e-38), np.float32(1e-42), np.float32(0)])
@@ -80,7 +87,7 @@ def test_rows_of_any_magnitude(largest):
     high, low, factors = to_float12(weight, F32)
     stored = numbers(high, low) * factors.astype(np.float64)[:, None]
     unit = max(float(np.abs(weight).max()), 2.0**-126)
-    assert (np.abs(stored - weight) <= 2.0**-8 * np.abs(weight) + 2.0**-21 * unit).all()
+    assert (np.abs(stored - weight) <= 2.0**-8 * np.abs(weight) + 2.0**-15 * unit).all()
 
 
 @pytest.mark.parametrize("number", [np.inf, np.nan])
@@ -117,8 +124,8 @@ def test_products_and_lookups(transposed, dtype):
     assert stored == {DType.U8: (48, 96), DType.U4: (48, 96), F32: (48,)}
     inputs = [RNG.standard_normal((3, 96)).astype(np.float32)]
     (product, table), (wanted, copied) = interpret(after, inputs), interpret(graph, inputs)
-    np.testing.assert_allclose(product, wanted, rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(table.astype(np.float32), copied.astype(np.float32), atol=2.0**-22)
+    np.testing.assert_allclose(product, wanted, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(table.astype(np.float32), copied.astype(np.float32), atol=2.0**-16)
 
 
 def test_options_of_integers_are_refused():

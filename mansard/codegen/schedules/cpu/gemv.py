@@ -34,6 +34,7 @@ from mansard.codegen.schedules.common import reduce
 from mansard.codegen.schedules.common.base import Frame, Scheduled, choose_lanes, divides, estimate
 from mansard.codegen.schedules.common.contraction import Group, Shape
 from mansard.codegen.schedules.common.dot_products import LowPrecisionProduct, load_raw, low_precision_product
+from mansard.codegen.schedules.common.float12 import Float12Product, float12_product
 from mansard.codegen.schedules.common.guarded_sums import guarded_sum
 from mansard.dims import DimLike
 from mansard.dtypes import DType
@@ -77,7 +78,7 @@ def applies(nest: Nest, shape: Shape) -> bool:
 def default_parameters(nest: Nest, root: Root, shape: Shape, target: KernelTarget) -> GemvParameters:
     """Full vectors, four in flight per row if the reduced dim allows it."""
     assert shape.column is not None
-    low_precision = low_precision_product(nest, root)
+    low_precision = _instructions(nest, root)
     extent = nest.total(shape.reduced[-1])
     widest = target.lanes(DType.F32) * (low_precision.group if low_precision else 1)
     lanes = choose_lanes(extent, widest)
@@ -102,6 +103,11 @@ def schedule(nest: Nest, target: KernelTarget, name: str, shape: Shape) -> Sched
     ).run()
 
 
+def _instructions(nest: Nest, root: Root) -> LowPrecisionProduct | Float12Product | None:
+    """The product as one of dot-product instructions, if there are any for it."""
+    return low_precision_product(nest, root) or float12_product(nest, root)
+
+
 class _Stream:
     def __init__(self, frame: Frame, root: Root, shape: Shape, parameters: GemvParameters) -> None:
         self.frame, self.shape, self.parameters = frame, shape, parameters
@@ -117,8 +123,8 @@ class _Stream:
         self.tiled = self.rows >= TILE_ROWS
         self.coordinates: Sequence[KValue] = [self.b.idx(row) for row in range(self.rows)]
         self.sum = register_dtype(root.op.body.dtype)
-        low_precision = low_precision_product(self.nest, root)
-        self.low_precision: LowPrecisionProduct | None = low_precision if parameters.lanes > 1 else None
+        low_precision = _instructions(self.nest, root)
+        self.low_precision = low_precision if parameters.lanes > 1 else None
 
     def run(self) -> Scheduled:
         b, shape, piece = self.b, self.shape, self.parameters.piece
@@ -259,6 +265,8 @@ class _Stream:
         ev.bind(inner, at, part * lanes)
         if self.low_precision is not None:
             ev.vector = None
+            if isinstance(self.low_precision, Float12Product):
+                return self.low_precision.added(ev, lanes, total)
             left, right = (
                 load_raw(ev, f, lanes) for f in (self.low_precision.left, self.low_precision.right)
             )

@@ -74,7 +74,6 @@ class _Kernel:
         self.frame = Frame(self.nest, target, name, WIDTH)
         self.b, self.ev = self.frame.b, self.frame.ev
         self.b.subgroup = SUBGROUP
-        self.b.keeps_subnormals = True  # PTX has instructions that do not, and they are not used
         weights = forms[0].large.value.type.dtype
         self.lanes = min(LANES, chunk_of(self.nest, forms[0])) if weights.bits >= 16 else GROUPED_LANES
         if parts.value is not None:
