@@ -163,7 +163,8 @@ class KernelBuilder:
     def unpack(self, words: KValue, dtype: DType, first: int, count: int) -> KValue:
         """``count`` numbers of ``dtype`` in words, from number ``first`` on (GPU only).
 
-        16-bit floats come as f32, 4-bit integers as 8-bit ones; cast to f32, integers are unpacked as such.
+        16-bit floats come as f32, 4-bit integers as 8-bit ones; cast to f32 or i32, integers are unpacked as
+        such.
         """
         wide = {DType.F16: DType.F32, DType.BF16: DType.F32, DType.I4: DType.I8, DType.U4: DType.U8}
         type_ = KType(wide.get(dtype, dtype), count)
@@ -321,7 +322,7 @@ class KernelBuilder:
         if value is not None and a.type.dtype.is_int and dtype.is_int and abs(int(value)) < 2**7:
             return self.const(value, dtype, a.type.lanes)
         type_ = KType(dtype, a.type.lanes)
-        if dtype is DType.F32 and a.id in self._unpacked:
+        if dtype in (DType.F32, DType.I32) and a.type.dtype.is_int and a.id in self._unpacked:
             words, packed, first = self._unpacked[a.id]
             return self.inst("unpack", (words,), type_, dtype=packed, first=first)
         before = self._widened.get(a.id)

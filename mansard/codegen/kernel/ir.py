@@ -19,7 +19,7 @@ load_words         [index]; attrs memory: Binding, words: int. That many 32-bit 
                    multiple of all the words' bytes together; i32 of as many lanes; GPU only
 unpack             [words: i32]; attrs dtype, first: the numbers from number ``first`` on, as many as the
                    result has lanes, of those that lie in the words, lowest bits first: f16 or bf16 as
-                   f32; i8, u8, i4 or u4 as i8 or u8, or as f32; GPU only
+                   f32; i8, u8, i4 or u4 as i8 or u8, or as f32 or i32; GPU only
 store              [index, value]; attrs memory; as load (vector index: scatter, lanes in order)
 add sub mul        float or int, wrapping; float attrs exact: bool says that the instruction must
                    not be merged with others: no contraction, no algebra

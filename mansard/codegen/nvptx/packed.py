@@ -65,8 +65,10 @@ def _element(f: FunctionEmitter, word: str, start: int, dtype: DType, target: DT
         return f.temp(f"fpext half {f.temp(f'bitcast i16 {half} to half')} to float")
     if target is DType.F32:
         return _real(f, word, start, dtype)
-    part = f.temp(f"trunc i32 {_shifted(f, word, start)} to i{dtype.bits}")
     extend = "sext" if dtype.is_signed else "zext"
+    if target is DType.I32 and not dtype.is_signed:
+        return f.temp(f"and i32 {_shifted(f, word, start)}, {(1 << dtype.bits) - 1}")
+    part = f.temp(f"trunc i32 {_shifted(f, word, start)} to i{dtype.bits}")
     return part if dtype.bits == target.bits else f.temp(f"{extend} i{dtype.bits} {part} to i{target.bits}")
 
 

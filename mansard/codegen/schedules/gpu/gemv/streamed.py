@@ -20,7 +20,7 @@ from mansard.codegen.evaluate import held_vectors, register_dtype
 from mansard.codegen.kernel import KValue
 from mansard.codegen.kernel.weight_streams import StreamedKernel
 from mansard.codegen.kernel_target import KernelTarget
-from mansard.codegen.loop_nest import Nest, Read
+from mansard.codegen.loop_nest import Nest, Read, Root
 from mansard.codegen.schedules.common import reduce
 from mansard.codegen.schedules.common.base import Frame
 from mansard.codegen.schedules.gpu.gemv.form import MAX_LOAD_BYTES, Form, chunk_of, rows_of
@@ -33,6 +33,8 @@ from mansard.codegen.schedules.gpu.gemv.sums import GemvTile, ReducedMajor
 from mansard.codegen.schedules.gpu.reduction.rows import Rows
 from mansard.dtypes import DType
 from mansard.hal.weight_streams import MAX_SLOT, StreamOperand, WeightStream
+from mansard.ir import float12
+from mansard.ir.scalar import walk
 
 WIDTH = 256
 """Invocations of a workgroup."""
@@ -60,10 +62,20 @@ def streamed(parts: Parts, target: KernelTarget, name: str) -> StreamedKernel | 
     return kernel.run(found) if found is not None else None
 
 
-def _factor_reads(nest: Nest, grouped: GroupedSums | None) -> list[Read]:
-    """What the scales and zero points of a product's weights are read from."""
+def _nibbles(nest: Nest, root: Root) -> Read | None:
+    """The read of the nibbles of weights in floats of 12 bits, where a product has such."""
+    for node in walk(root.op.body):
+        parts = float12.parts(node)
+        if parts is not None:
+            reads, _ = nest.part_reads(root, parts[1])
+            return reads[0] if len(reads) == 1 else None
+    return None
+
+
+def _other_reads(nest: Nest, grouped: GroupedSums | None, nibbles: Read | None) -> list[Read]:
+    """What a product's weights are read from beside their codes: scales and zero points, or nibbles."""
     if grouped is None:
-        return []
+        return [] if nibbles is None else [nibbles]
     reads = [read for node in grouped.nodes for read in nest.part_reads(grouped.root, node)[0]]
     return list({read.value: read for read in reads}.values())
 
@@ -75,7 +87,9 @@ class _Kernel:
         self.b, self.ev = self.frame.b, self.frame.ev
         self.b.subgroup = SUBGROUP
         weights = forms[0].large.value.type.dtype
-        self.lanes = min(LANES, chunk_of(self.nest, forms[0])) if weights.bits >= 16 else GROUPED_LANES
+        self.nibbles = [_nibbles(self.nest, form.root) for form in forms]
+        self.small = weights.bits < 16 and None in self.nibbles
+        self.lanes = GROUPED_LANES if self.small else min(LANES, chunk_of(self.nest, forms[0]))
         if parts.value is not None:
             elements, dtype = parts.value.type.elements, parts.value.type.dtype
             assert isinstance(elements, int)
@@ -92,10 +106,10 @@ class _Kernel:
 
     def layout(self) -> StreamLayout | None:
         """The layout of the stream, where there is one and its slots fit beside workgroup memory."""
-        small = self.form.large.value.type.dtype.bits < 16
-        if small != (None not in self.grouped) or (self.rounded is not None and not small):
+        if self.small != (None not in self.grouped) or (self.rounded is not None and not self.small):
             return None
-        reads = [_factor_reads(self.nest, grouped) for grouped in self.grouped]
+        both = zip(self.grouped, self.nibbles, strict=True)
+        reads = [_other_reads(self.nest, grouped, nibbles) for grouped, nibbles in both]
         values = [
             [p.form.large.value, *(r.value for r in rs)] for p, rs in zip(self.products, reads, strict=True)
         ]
@@ -193,7 +207,9 @@ class _Kernel:
         b, every = self.b, [(p, c, r) for p in self.products for c in chunks for r in range(self.rows)]
         for product in self.products:
             product.vector_loads.begin()
-            product.vector_loads.sources = {product.form.large.value: None}
+        for product, nibbles in zip(self.products, self.nibbles, strict=True):
+            streams = [product.form.large, *([nibbles] if nibbles is not None else [])]
+            product.vector_loads.sources = dict.fromkeys((read.value for read in streams), None)
         for product, chunk, row in every:
             product.vector_loads.fetch_plain(self._bind(product, chunk, row, first))
         slot = b.stream_wait()
@@ -223,10 +239,14 @@ class _Kernel:
         """Load a product's share of a slot; the factors of each of an invocation's loads, where weights have
         some."""
         product, operands, grouped = self.products[number], self.stream.products[number], self.grouped[number]
+        nibbles = self.nibbles[number]
         factors: list[list[KValue]] = []
         for at, chunk in enumerate(chunks):
-            words = self._words(slot, operands.weights, at)
-            product.vector_loads.sources = {product.form.large.value: words}
+            sources = {product.form.large.value: self._words(slot, operands.weights, at)}
+            if nibbles is not None:
+                ((_, lower),) = operands.factors
+                sources[nibbles.value] = self._words(slot, lower, at)
+            product.vector_loads.sources = sources
             for row in range(self.rows):
                 product.vector_loads.fetch(self._bind(product, chunk, row, first))
             if grouped is None:
@@ -262,9 +282,9 @@ class _Kernel:
 
     def _words(self, slot: KValue, operand: StreamOperand, number: int) -> Callable[[int], KValue]:
         """The words of a slot that are an invocation's load of an operand by its number."""
-        b = self.b
-        byte = b.mul(self.lane, b.idx(MAX_LOAD_BYTES))
-        byte = b.add(byte, b.idx(operand.offset + number * SUBGROUP * MAX_LOAD_BYTES))
+        b, size = self.b, operand.part // (self.stream.loads * SUBGROUP)
+        byte = b.mul(self.lane, b.idx(size))
+        byte = b.add(byte, b.idx(operand.offset + number * SUBGROUP * size))
         return lambda words: b.stream_load(slot, byte, words)
 
     def _factor(self, slot: KValue, factor: Factor, operand: StreamOperand, number: int) -> KValue:

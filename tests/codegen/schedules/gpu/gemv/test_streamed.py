@@ -90,6 +90,7 @@ def test_products(norm, gated, residual, rows, columns, depth, workgroups):
         ("int4", None, {"symmetric": False, "group_size": 64}),
         ("int8", None, {"group_size": 32}),
         ("int8", "int8", {"group_size": 32}),
+        ("float12", None, {}),
     ],
     "norm, gated, depth",
     [(False, True, 1024), (True, False, 3072), (True, True, 2048), (False, False, 4096)],
