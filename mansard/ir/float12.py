@@ -10,9 +10,9 @@ Times the row's factor, which brings its largest weight between 1 and 2, this is
 normally distributed weights one in 4,000, which moves a product's result by some 1e-6 of it, as sums in f32
 do. A weight takes three quarters of the memory of bf16.
 
-It is stored in two parts, both (N, K): the sign, the exponent and the upper three bits of the mantissa in a
-byte, the lower four in a nibble. `value` puts the bits where an f32 has them, whose exponent is then too small
-by 112, and multiplies by 2**112.
+It is stored in two parts, both (N, K): the exponent and the upper half of the mantissa in a byte, the sign and
+the other three bits in a nibble, of which kernels make a bf16 in the fewest instructions. `value` puts the bits
+where an f32 has them, whose exponent is then too small by 112, and multiplies by 2**112.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from mansard.ir.types import Value
 I32, F32, U8, U4 = DType.I32, DType.F32, DType.U8, DType.U4
 PLACE = 16
 """Where the lowest bit of the number is in an f32."""
-SIGN_AND_NUMBER = 0x87F00000
-"""The bits of an f32 that the byte gives."""
-FACTOR = 2.0**112
-"""What an f32 with such an exponent is multiplied by: the difference of the biases."""
+LOWER = 3
+"""Bits of the mantissa in the nibble, below the sign."""
+BIAS = 112
+"""The difference of the exponents' biases, of f32 (and bf16) and these numbers."""
 
 
 @dataclass(frozen=True)
@@ -43,20 +43,22 @@ class Float12Weight:
 
 def value(high: Scalar, low: Scalar) -> Scalar:
     """The f32 of a byte (u8) and a nibble (u4), without the row's factor."""
-    bits: Scalar = Apply("shl", (Cast(high, I32), Const(24, I32)), I32)
-    bits = Apply("shr", (bits, Const(4, I32)), I32)  # arithmetic: the sign stays the first bit
-    bits = Apply("and", (bits, Const(SIGN_AND_NUMBER - (1 << 32), I32)), I32)
-    lower = Apply("shl", (Cast(low, I32), Const(PLACE, I32)), I32)
-    bits = Apply("or", (bits, lower), I32)
-    return Apply("mul", (Bitcast(bits, F32), Const(FACTOR, F32)), F32)
+
+    def moved(part: Scalar, places: int, mask: int) -> Scalar:
+        shifted = Apply("shl", (Cast(part, I32), Const(places, I32)), I32)
+        return Apply("and", (shifted, Const(mask, I32)), I32) if mask else shifted
+
+    lower = moved(low, PLACE, ((1 << LOWER) - 1) << PLACE)
+    bits = Apply("or", (moved(high, PLACE + LOWER, 0), lower), I32)
+    bits = Apply("or", (bits, moved(low, 31 - LOWER, -(1 << 31))), I32)
+    return Apply("mul", (Bitcast(bits, F32), Const(2.0**BIAS, F32)), F32)
 
 
 def parts(node: Scalar) -> tuple[Scalar, Scalar] | None:
     """The byte and the nibble of an expression that `value` made, None for any other."""
     try:
-        bits = node.args[0].arg  # type: ignore[union-attr]
-        high = bits.args[0].args[0].args[0].args[0].arg
-        low = bits.args[1].args[0].arg
+        magnitude = node.args[0].arg.args[0]  # type: ignore[union-attr]
+        high, low = magnitude.args[0].args[0].arg, magnitude.args[1].args[0].args[0].arg
     except (AttributeError, IndexError):
         return None
     return (high, low) if node == value(high, low) else None

@@ -6,6 +6,7 @@
 
 #define LARGEST 0x7ffu
 #define SMALLEST 0x80u /* with exponent 1; half of it is 0x40 as a subnormal number */
+#define SIGN 11
 #define EXPONENT_ONE 127
 
 /* x times the powers of two has the number's exponent, and rounds to its mantissa as an f32 does to bf16's. */
@@ -17,16 +18,16 @@ WITH_VECTORS static void to_numbers(uint16_t *numbers, const float *x, uint64_t 
         number = number > LARGEST ? LARGEST : number;
         uint32_t small = number > SMALLEST / 2 ? SMALLEST : 0;
         number = number < SMALLEST ? small : number;
-        numbers[i] = (uint16_t)(number == 0 ? 0 : bits >> 31 << 11 | number);
+        numbers[i] = (uint16_t)(number == 0 ? 0 : bits >> 31 << SIGN | number);
     }
 }
 
 WITH_VECTORS static void split(uint8_t *high, uint8_t *low, const uint16_t *numbers, uint64_t count)
 {
     for (uint64_t i = 0; i < count; i++)
-        high[i] = (uint8_t)(numbers[i] >> 4);
+        high[i] = (uint8_t)(numbers[i] >> 3);
     for (uint64_t i = 0; i < count; i++)
-        low[i] = (uint8_t)(numbers[i] & 15);
+        low[i] = (uint8_t)((numbers[i] & 7) | numbers[i] >> SIGN << 3);
 }
 
 int mn_to_float12(const mn_float12 *w)

@@ -7,8 +7,8 @@
 
 typedef struct mn_float12 {
     const void *weight; /* rows of `depth` numbers of type `type`, one after another */
-    uint8_t *high;      /* sign, exponent and the upper mantissa: a byte each */
-    uint8_t *low;       /* the lower mantissa: in the low half of a byte each */
+    uint8_t *high;      /* exponent and the upper half of the mantissa: a byte each */
+    uint8_t *low;       /* sign and the other three bits: in the low half of a byte each */
     float *factors;     /* one for each row */
     uint64_t rows;
     uint64_t depth;

@@ -1,7 +1,6 @@
 """The ``float12`` instruction: floats of 12 bits (`mansard.ir.float12`) unpacked to bf16, in order.
 
-A bf16 has the bits ``s 0111eeee mmmmmmm``, the byte ``s eeee mmm`` and the nibble the other four bits of the
-mantissa. All of it is arithmetic on lanes of 16 bits; zero is the only number that needs a comparison.
+A bf16 has the bits ``s 0111eeee mmmmmmm``, the byte ``eeee mmmm`` and the nibble ``s mmm``. All of it is arithmetic on lanes of 16 bits; zero is the only number that needs a comparison.
 """
 
 from __future__ import annotations
@@ -10,11 +9,12 @@ from mansard.codegen.kernel import Inst
 from mansard.codegen.llvm import text
 from mansard.codegen.llvm.function import FunctionEmitter
 from mansard.errors import CodegenError
+from mansard.ir.float12 import BIAS, LOWER
 
-BIAS = 112 << 7
+BIASED = BIAS << 7
 """The difference of the exponents' biases, where a bf16 has its exponent."""
-BYTE_BITS = 0x87F0
-"""The bits of a bf16 that the byte gives."""
+NIBBLE_BITS = 0x8007
+"""The bits of a bf16 that the nibble gives."""
 
 
 def emit_float12(f: FunctionEmitter, inst: Inst) -> None:
@@ -28,14 +28,17 @@ def emit_float12(f: FunctionEmitter, inst: Inst) -> None:
     def splat(value: int) -> str:
         return text.splat_literal(str(value), "i16", lanes)
 
-    wide = f.temp(f"sext <{lanes} x i8> {f.name(high)} to {halves}")
-    upper = f.temp(f"and {halves} {f.temp(f'shl {halves} {wide}, {splat(4)}')}, {splat(BYTE_BITS)}")
-    # The byte of two nibbles in both halves of a word, shifted so that each has its own below.
+    wide = f.temp(f"zext <{lanes} x i8> {f.name(high)} to {halves}")
+    upper = f.temp(f"shl {halves} {wide}, {splat(LOWER)}")
+    # The byte of two nibbles three times in a word: each has its mantissa at the end of its half, and its
+    # sign at the beginning.
     pairs = f.temp(f"zext <{lanes // 2} x i8> {f.name(low)} to {words}")
-    moved = f.temp(f"shl {words} {pairs}, {text.splat_literal('12', 'i32', lanes // 2)}")
-    both = f.temp(f"bitcast {words} {f.temp(f'or {words} {pairs}, {moved}')} to {halves}")
-    bits = f.temp(f"or {halves} {upper}, {f.temp(f'and {halves} {both}, {splat(15)}')}")
+    for places in (12, 24):
+        moved = f.temp(f"shl {words} {pairs}, {text.splat_literal(str(places), 'i32', lanes // 2)}")
+        both = f.temp(f"or {words} {pairs if places == 12 else both}, {moved}")
+    spread = f.temp(f"bitcast {words} {both} to {halves}")
+    bits = f.temp(f"or {halves} {upper}, {f.temp(f'and {halves} {spread}, {splat(NIBBLE_BITS)}')}")
     zero = f.temp(f"icmp eq {halves} {bits}, zeroinitializer")
-    biased = f.temp(f"or {halves} {bits}, {splat(BIAS)}")
+    biased = f.temp(f"or {halves} {bits}, {splat(BIASED)}")
     number = f.temp(f"select <{lanes} x i1> {zero}, {halves} zeroinitializer, {halves} {biased}")
     f.bind(inst.result, number)

@@ -21,10 +21,10 @@ BF16, F16 = DType.BF16, DType.F16
 
 def numbers(high, low):
     """The values of numbers by their definition, in f64."""
-    code = (high.astype(np.int64) & 0x7F) << 4 | low
+    code, sign = high.astype(np.int64) << 3 | low & 7, low >> 3
     exponent, mantissa = code >> 7, code & 127
-    assert (code[exponent == 0] == 0).all() and (high[code == 0] < 128).all()
-    return np.where(high >= 128, -1.0, 1.0) * np.where(
+    assert (code[exponent == 0] == 0).all() and (sign[code == 0] == 0).all()
+    return np.where(sign, -1.0, 1.0) * np.where(
         exponent > 0, np.ldexp(1 + mantissa / 128, exponent - 15), 0
     )
 
@@ -33,7 +33,8 @@ EVERY = np.concatenate([[0], np.arange(128, 2048), np.arange(2048 + 128, 4096)])
 
 
 def parts(codes):
-    return (codes >> 4).astype(np.uint8), (codes & 15).astype(np.uint8)
+    """The bytes and nibbles of numbers whose bits are those of ``codes``, the sign first."""
+    return (codes >> 3 & 255).astype(np.uint8), (codes & 7 | codes >> 11 << 3).astype(np.uint8)
 
 
 def read(high, low):
