@@ -151,6 +151,12 @@ class Evaluator(Positions):
         shift = b.idx(memory.lanes.bit_length() - 1)
         return self._widen(b.load(memory, self._held_place(b.binary("shr", base, shift))))
 
+    def held_words(self, value: Value, address: Linear) -> KValue:
+        """A whole vector of a value that is held, as words."""
+        b, memory = self.b, self.held[value]
+        shift = b.idx(memory.lanes.bit_length() - 1)
+        return b.words(b.load(memory, self._held_place(b.binary("shr", self.linear(address)[0], shift))))
+
     def _held_place(self, number: KValue) -> KValue:
         """The place of a vector in workgroup memory: one after every `HELD_LINE` is free, so that invocations
         that read pieces of one length side by side are in different banks."""

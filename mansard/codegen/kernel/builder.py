@@ -338,6 +338,10 @@ class KernelBuilder:
         """The same bits as another type."""
         return a if a.type.dtype == dtype else self.inst("bitcast", (a,), KType(dtype, a.type.lanes))
 
+    def words(self, a: KValue) -> KValue:
+        """A vector as 32-bit words (PTX only)."""
+        return self.inst("bitcast", (a,), KType(DType.I32, a.type.lanes * a.type.dtype.bits // 32))
+
     def splat(self, a: KValue, lanes: int) -> KValue:
         """A scalar in every lane; nothing when the lanes match."""
         if a.type.lanes == lanes:

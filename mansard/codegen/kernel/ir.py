@@ -48,7 +48,7 @@ select             [cond, a, b]; cond has the lanes of the result or is scalar b
 cast               numeric conversion: float<->float, int->float, int->int (wrap or extend by the
                    source's signedness), float->int truncating and saturating (NaN: 0), bool->any
                    (0/1), any->bool (!= 0)
-bitcast            same width per lane
+bitcast            same width per lane; of vectors of narrow types also to i32 words (PTX)
 splat              [scalar] to ``lanes``
 extract            [vector]; attrs lane
 insert             [vector, scalar]; attrs lane
@@ -73,6 +73,7 @@ atomic             [index, value]; attrs memory, combiner: add min max (int or f
 barrier            workgroup barrier, shared memory visible; attrs scope: "subgroup" for its subgroup only
 matrix_load …      see `mansard.codegen.kernel.matrix`
 warpgroup_product  see `mansard.codegen.kernel.warpgroups`
+quad_products …    see `mansard.codegen.kernel.quad_products`
 stream_wait …      see `mansard.codegen.kernel.weight_streams`
 =================  ==========================================================================
 """

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NoReturn
 
+from mansard.codegen.kernel import quad_products as quads
 from mansard.codegen.kernel.ir import Binding, Inst, Kernel, KType, SharedMemory
 from mansard.codegen.kernel.printer import print_inst
 from mansard.codegen.kernel.warpgroups import broken_rule
@@ -259,9 +261,25 @@ def _cast(v: InstCheck, inst: Inst) -> None:
 
 def _bitcast(v: InstCheck, inst: Inst) -> None:
     source, target = inst.args[0].type, v.result(inst)
-    v.require(source.lanes == target.lanes, "lanes change")
-    same = source.dtype.bits == target.dtype.bits and DType.BOOL not in (source.dtype, target.dtype)
-    v.require(same, "width changes")
+    # A vector of a narrow type as words is for code that takes apart what a load gave.
+    v.require(source.lanes == target.lanes or target.dtype is DType.I32, "lanes change")
+    bits = [type_.lanes * type_.dtype.bits for type_ in (source, target)]
+    v.require(bits[0] == bits[1] and DType.BOOL not in (source.dtype, target.dtype), "width changes")
+
+
+def _quad_products(v: InstCheck, inst: Inst) -> None:
+    sums, *words = (arg.type for arg in inst.args)
+    v.require(len(words) in (2 * quads.WORDS, 3 * quads.WORDS), "there are not one or two weights")
+    v.require(sums == v.result(inst) == KType(DType.F32, quads.SUMS), "the sums are no f32 of 4 lanes")
+    v.require(set(words) == {KType(DType.I32)}, "a factor is no i32")
+    scale = inst.attrs.get("scale")
+    v.require(isinstance(scale, float) and math.frexp(scale)[0] == 0.5, "the scale is no power of two")
+
+
+def _float12_pairs(v: InstCheck, inst: Inst) -> None:
+    (high, low), type_ = (arg.type for arg in inst.args), v.result(inst)
+    v.require({high.dtype, low.dtype, type_.dtype} == {DType.I32}, "an operand or the result is not of words")
+    v.require(type_.lanes == 2 * high.lanes == 4 * low.lanes, "lanes do not match")
 
 
 def _splat(v: InstCheck, inst: Inst) -> None:
@@ -352,6 +370,8 @@ RULES: dict[str, tuple[int, bool, _Rule]] = {
     "unpack": (1, True, _unpack),
     "nibbles": (1, True, _nibbles),
     "float12": (2, True, _float12),
+    "quad_products": (-1, True, _quad_products),
+    "float12_pairs": (2, True, _float12_pairs),
     "load": (1, True, _load),
     "store": (2, False, _store),
     "select": (3, True, _select),

@@ -14,6 +14,7 @@ from mansard.codegen.llvm.function import FunctionEmitter
 from mansard.codegen.llvm.instructions import emit_inst, result_type
 from mansard.codegen.nvptx import warpgroup_product
 from mansard.codegen.nvptx.packed import emit_dot_bytes, emit_load_words, emit_unpack
+from mansard.codegen.nvptx.quad_products import emit_float12_pairs, emit_quad_products
 from mansard.codegen.nvptx.subgroups import check_reached_by_all, emit_reduce
 from mansard.codegen.nvptx.target import SUBGROUP, PtxTarget
 from mansard.dtypes import DType
@@ -259,6 +260,8 @@ _RULES: dict[str, Callable[[PtxEmitter, Inst], None]] = {
     "workgroups": lambda f, inst: f.bind(inst.result, f.workgroups(result_type(inst).dtype)),
     "stream_wait": lambda f, inst: f.bind(inst.result, f.stream_wait()),
     "stream_load": _stream_load,
+    "quad_products": emit_quad_products,
+    "float12_pairs": emit_float12_pairs,
     "stream_next": lambda f, _: f.stream_next(),
     **dict.fromkeys(("subgroup_scan", "prefetch"), _refuse),
 }

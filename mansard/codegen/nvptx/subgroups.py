@@ -7,6 +7,7 @@ made of reductions only where all invocations reach them.
 from __future__ import annotations
 
 from mansard.codegen.kernel import Block, For, If, Inst, Kernel, KType, KValue
+from mansard.codegen.kernel.quad_products import QUAD_OPS
 from mansard.codegen.kernel.weight_streams import STREAM_OPS
 from mansard.codegen.llvm import text
 from mansard.codegen.llvm.function import FunctionEmitter
@@ -16,8 +17,8 @@ from mansard.dtypes import DType
 from mansard.errors import CodegenError
 
 _SHUFFLE = "llvm.nvvm.shfl.sync.bfly.i32"
-_OPS = STREAM_OPS | {"subgroup_reduce", "subgroup_scan"}
-_VARYING = frozenset({"local_id", "subgroup_lane", "subgroup_scan", "atomic", "stream_load"})
+_OPS = STREAM_OPS | QUAD_OPS | {"subgroup_reduce", "subgroup_scan"}
+_VARYING = frozenset({"local_id", "subgroup_lane", "subgroup_scan", "atomic", "stream_load", "quad_products"})
 _UNIFORM = frozenset({"subgroup_reduce"})
 
 

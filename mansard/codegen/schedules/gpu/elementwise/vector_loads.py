@@ -79,6 +79,13 @@ class VectorLoads:
                 return [self.ev.b.extract(block, i) for block in blocks for i in range(block.type.lanes)]
         return None
 
+    def loaded_words(self, value: Value, start: KValue) -> list[KValue]:
+        """The chunk at ``start`` of one operand with vector loads, as single words."""
+        self.ev.bind(self.group, start)
+        self.ev.vector = None
+        (blocks,) = (self._fetch(read, elements) for read, elements in self.reads if read.value is value)
+        return [self.ev.b.extract(block, i) for block in blocks for i in range(block.type.lanes)]
+
     def serve(self, start: KValue, first: int, lanes: int) -> None:
         """Bind the loop to elements ``first`` to ``first + lanes`` of the chunk at ``start``, and stage the
         loaded elements for the evaluator."""

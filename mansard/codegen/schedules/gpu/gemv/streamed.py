@@ -27,6 +27,7 @@ from mansard.codegen.schedules.gpu.gemv.form import MAX_LOAD_BYTES, Form, chunk_
 from mansard.codegen.schedules.gpu.gemv.fused import MAX_ROWS, forms_of
 from mansard.codegen.schedules.gpu.gemv.grouped import Chunk, GroupedSums, add_chunks
 from mansard.codegen.schedules.gpu.gemv.parts import Parts
+from mansard.codegen.schedules.gpu.gemv.quads import QuadProduct, QuadSums, quad_product, same_vector
 from mansard.codegen.schedules.gpu.gemv.rounded import RoundedRows
 from mansard.codegen.schedules.gpu.gemv.stream_layout import SUBGROUP, Factor, StreamLayout, layout
 from mansard.codegen.schedules.gpu.gemv.sums import GemvTile, ReducedMajor
@@ -46,6 +47,8 @@ LANES, GROUPED_LANES = 8, 4
 """Elements of a register vector; where weights are small integers."""
 WORD = 4
 """Bytes of a word."""
+PAIRS = 4
+"""bf16 that matrix units multiply at a time, for each invocation."""
 
 
 def streamed(parts: Parts, target: KernelTarget, name: str) -> StreamedKernel | None:
@@ -103,6 +106,21 @@ class _Kernel:
         self.form, self.chunk, self.rows = first.form, first.chunk, rows_of(self.nest, first.form)
         self.grouped = [GroupedSums.of(self.ev, self.nest, p.root, self.chunk) for p in self.products]
         self.lane = self.b.subgroup_place("subgroup_lane")
+        self.quads = self._quads()
+
+    def _quads(self) -> QuadSums | None:
+        """The sums by matrix units, where all products take these and read their vector in words."""
+        found = [quad_product(self.nest, p.form) for p in self.products]
+        products = [product for product in found if product is not None]
+        if len(products) < len(found) or not same_vector([p.form for p in self.products], products):
+            return None
+        for product, quad in zip(self.products, products, strict=True):
+            held = self.ev.held.get(quad.x.value)
+            loads = dict((read.value, elements) for read, elements in product.vector_loads.reads)
+            size = loads.get(quad.x.value, 0) if held is None else held.lanes
+            if (held is not None and held.dtype is not DType.BF16) or size % PAIRS or self.chunk % PAIRS:
+                return None
+        return QuadSums(self.ev, products, self.rows, self.lane)
 
     def layout(self) -> StreamLayout | None:
         """The layout of the stream, where there is one and its slots fit beside workgroup memory."""
@@ -213,6 +231,8 @@ class _Kernel:
         for product, chunk, row in every:
             product.vector_loads.fetch_plain(self._bind(product, chunk, row, first))
         slot = b.stream_wait()
+        if self.quads is not None:
+            return self._quad_sums(self.quads, slot, first, chunks)
         factors = [self._load_part(slot, number, first, chunks) for number in range(len(self.products))]
         b.stream_next()
         totals = self._zeros()
@@ -228,6 +248,43 @@ class _Kernel:
                     totals[at] = reduce.combine(self.ev, product.root, totals[at])
                     self.ev.vector = None
         return totals
+
+    def _quad_sums(
+        self, quads: QuadSums, slot: KValue, first: KValue, chunks: Sequence[Sequence[KValue]]
+    ) -> list[KValue]:
+        """`_part_sums` by matrix units."""
+        totals, weights = quads.zeros(), []
+        for number in range(len(chunks)):
+            weights.append([])
+            for product, quad, operands in zip(
+                self.products, quads.products, self.stream.products, strict=True
+            ):
+                words = self.chunk * product.form.large.value.type.dtype.bits // (8 * WORD)
+                stored, nibbles = self._words(slot, operands.weights, number)(words), None
+                if quad.nibbles is not None:
+                    ((_, lower),) = operands.factors
+                    nibbles = self._words(slot, lower, number)(words // 2)
+                weights[-1].append(quads.weights(quad, stored, nibbles))
+        self.b.stream_next()
+        for number, chunk in enumerate(chunks):
+            x = [self._x_words(quads.products[0], chunk, row, first) for row in range(self.rows)]
+            totals = quads.added(totals, weights[number], x)
+        return quads.mine(totals)
+
+    def _x_words(
+        self, quad: QuadProduct, chunk: Sequence[KValue], row: int, first: KValue
+    ) -> list[KValue]:
+        """The words of the vector beside an invocation's load of weights."""
+        product = self.products[0]
+        start, value = self._bind(product, chunk, row, first), quad.x.value
+        if value not in self.ev.held:
+            return product.vector_loads.loaded_words(value, start)
+        words = []
+        for element in range(0, self.chunk, self.lanes):
+            self.ev.bind(product.form.inner, start, element)
+            vector = self.ev.held_words(value, quad.x.address)
+            words += [self.b.extract(vector, at) for at in range(vector.type.lanes)]
+        return words
 
     def _zeros(self) -> list[KValue]:
         lanes = self.lanes if self.rounded is None else 1

@@ -1,0 +1,114 @@
+"""Sums of products of bf16 by matrix units (`mansard.codegen.kernel.quad_products`), for weight streams.
+
+The invocations of a subgroup multiply a part of a row each with its own part of the vector, two pairs of bf16
+at a time, as they lie in memory; one of these weights after another, or two that share the vector side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mansard.codegen.evaluate import Evaluator
+from mansard.codegen.kernel import KValue
+from mansard.codegen.kernel.quad_products import (
+    SUMS,
+    WORDS,
+    diagonal,
+    float12_pairs,
+    quad_products,
+)
+from mansard.codegen.loop_nest import Nest
+from mansard.codegen.schedules.common.dot_products import DotFactor, low_precision_product
+from mansard.codegen.schedules.common.float12 import float12_product
+from mansard.codegen.schedules.gpu.gemv.form import Form
+from mansard.dtypes import DType
+from mansard.ir.float12 import BIAS
+from mansard.ir.types import Value
+
+BF16 = DType.BF16
+SCALED = 2.0**80
+"""What the vector is multiplied by beside numbers that are 2**-112 of the weights: products are then neither
+too small for f32, nor too large unless x is above 2**47."""
+
+
+@dataclass(frozen=True)
+class QuadProduct:
+    """A product of a bf16 vector with weights of bf16 or in floats of 12 bits."""
+
+    x: DotFactor
+    nibbles: Value | None
+    """The other part of such weights."""
+
+
+def quad_product(nest: Nest, form: Form) -> QuadProduct | None:
+    """The factors of a product for matrix units; None for any other."""
+    root, inner = form.root, form.inner[-1]
+    twelve = float12_product(nest, root)
+    if twelve is not None:
+        return QuadProduct(twelve.x, twelve.low.value) if twelve.high.value is form.large.value else None
+    product = low_precision_product(nest, root)
+    if product is None or product.left.value.type.dtype is not BF16:
+        return None
+    x = product.right if product.left.value is form.large.value else product.left
+    contiguous = dict(x.address.terms).get(inner) == 1
+    return QuadProduct(x, None) if contiguous and x.value is not form.large.value else None
+
+
+def same_vector(forms: Sequence[Form], products: Sequence[QuadProduct]) -> bool:
+    """Whether products read one vector in the same way along their loops over the depth."""
+    places = set()
+    for form, product in zip(forms, products, strict=True):
+        own = {loop: (n, m) for n, group in enumerate(form.reduced) for m, loop in enumerate(group)}
+        terms = frozenset((own.get(loop, loop), step) for loop, step in product.x.address.terms)
+        places.add((product.x.value, product.x.address.offset, terms))
+    return len(places) == 1
+
+
+class QuadSums:
+    """The sums of some products over the rows of the vector."""
+
+    def __init__(self, ev: Evaluator, products: Sequence[QuadProduct], rows: int, lane: KValue) -> None:
+        self.ev, self.b, self.products, self.rows, self.lane = ev, ev.b, products, rows, lane
+        self.pairs = [products[at : at + 2] for at in range(0, len(products), 2)]
+
+    def zeros(self) -> list[KValue]:
+        """The sums before there are any: of every pair of products and row."""
+        return [self.b.const(0.0, DType.F32, SUMS)] * (len(self.pairs) * self.rows)
+
+    def weights(self, product: QuadProduct, words: KValue, nibbles: KValue | None) -> list[KValue]:
+        """The pairs of bf16 of an invocation's load."""
+        if nibbles is not None:
+            words = float12_pairs(self.b, words, nibbles)
+        return [self.b.extract(words, at) for at in range(words.type.lanes)]
+
+    def added(
+        self,
+        sums: Sequence[KValue],
+        weights: Sequence[Sequence[KValue]],
+        x: Sequence[Sequence[KValue]],
+    ) -> list[KValue]:
+        """The sums and the products of an invocation's load of ``weights`` of each product with each row of
+        ``x``."""
+        out = []
+        for number, total in enumerate(sums):
+            first, row = 2 * (number // self.rows), number % self.rows
+            group = range(first, min(first + 2, len(self.products)))
+            scale = SCALED if self.products[first].nibbles is not None else 1.0
+            for at in range(0, len(weights[first]), WORDS):
+                part = slice(at, at + WORDS)
+                factors = [weights[product][part] for product in group]
+                total = quad_products(self.b, total, x[row][part], factors, scale)
+            out.append(total)
+        return out
+
+    def mine(self, sums: Sequence[KValue]) -> list[KValue]:
+        """An invocation's part of the sums of every product and row."""
+        out = []
+        for number, product in enumerate(self.products):
+            for row in range(self.rows):
+                total = diagonal(self.b, self.lane, sums[number // 2 * self.rows + row], number % 2)
+                if product.nibbles is not None:
+                    total = self.b.mul(total, self.b.const(2.0**BIAS / SCALED, DType.F32))
+                out.append(total)
+        return out
