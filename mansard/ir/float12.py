@@ -1,18 +1,18 @@
 """Weights in floats of 12 bits, with a power of two for each row, and the form in which a Graph reads them.
 
-A number has a sign, four bits of exponent and seven of mantissa, as many as bf16 has::
+A number has a sign, four bits of exponent and seven of mantissa, as many as bf16 has; its value is ::
 
-    (-1)**sign * 2**(exponent - 15) * (1 + mantissa / 128)      exponent 1 to 15: 2**-14 to almost 2
-    0                                                           all bits zero; no other number has exponent 0
+    (-1)**sign * 2**(exponent - 15) * (1 + mantissa / 128)      from 2**-15 to almost 2
 
 Times the row's factor, which brings its largest weight between 1 and 2, this is every bf16 weight down to
-2**-14 of the largest as it was. Smaller ones become zero or that number, within 2**-15 of the largest: of
-normally distributed weights one in 4,000, which moves a product's result by some 1e-6 of it, as sums in f32
-do. A weight takes three quarters of the memory of bf16.
+2**-15 of the largest as it was. There is no zero: smaller weights become 2**-15 or -2**-15, those that are zero
+both in turn, so that they do not add up; the factor of a row of zeros is zero. No weight moves by more than
+2**-15 of the row's largest. Of normally distributed weights that is one in 8,000, and moves a product's result
+by some 1e-6 of it, as sums in f32 do. A weight takes three quarters of the memory of bf16.
 
 It is stored in two parts, both (N, K): the exponent and the upper half of the mantissa in a byte, the sign and
 the other three bits in a nibble, of which kernels make a bf16 in the fewest instructions. `value` puts the bits
-where an f32 has them, whose exponent is then too small by 112, and multiplies by 2**112.
+where an f32 has them, and adds the difference of the exponents' biases, whose bits are free.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ def value(high: Scalar, low: Scalar) -> Scalar:
     lower = moved(low, PLACE, ((1 << LOWER) - 1) << PLACE)
     bits = Apply("or", (moved(high, PLACE + LOWER, 0), lower), I32)
     bits = Apply("or", (bits, moved(low, 31 - LOWER, -(1 << 31))), I32)
-    return Apply("mul", (Bitcast(bits, F32), Const(2.0**BIAS, F32)), F32)
+    return Bitcast(Apply("or", (bits, Const(BIAS << 23, I32)), I32), F32)
 
 
 def parts(node: Scalar) -> tuple[Scalar, Scalar] | None:
     """The byte and the nibble of an expression that `value` made, None for any other."""
     try:
-        magnitude = node.args[0].arg.args[0]  # type: ignore[union-attr]
+        magnitude = node.arg.args[0].args[0]  # type: ignore[union-attr]
         high, low = magnitude.args[0].args[0].arg, magnitude.args[1].args[0].args[0].arg
     except (AttributeError, IndexError):
         return None

@@ -1,24 +1,25 @@
-/* Weights as floats of 12 bits, rounded to the nearest; ties to even, and to zero. */
+/* Weights as floats of 12 bits, rounded to the nearest; ties to even. */
 #pragma GCC optimize("O3", "fp-contract=off")
 #include "weights/float12.h"
 
 #include <stdlib.h>
 
 #define LARGEST 0x7ffu
-#define SMALLEST 0x80u /* with exponent 1; half of it is 0x40 as a subnormal number */
+#define BIAS (112u << 7)
 #define SIGN 11
 #define EXPONENT_ONE 127
 
-/* x times the powers of two has the number's exponent, and rounds to its mantissa as an f32 does to bf16's. */
+/* x times the powers of two has the number's exponent, and rounds to its mantissa as an f32 does to bf16's. What
+   is too small for that gets the smallest exponent and mantissa, zeros with either sign in turn. */
 WITH_VECTORS static void to_numbers(uint16_t *numbers, const float *x, uint64_t count, float to_one)
 {
     for (uint64_t i = 0; i < count; i++) {
-        uint32_t bits = bits_of(x[i] * to_one * 0x1p-112f), magnitude = bits & MAGNITUDE;
+        uint32_t bits = bits_of(x[i] * to_one), magnitude = bits & MAGNITUDE;
+        uint32_t sign = magnitude == 0 ? (uint32_t)i & 1 : bits >> 31;
         uint32_t number = (magnitude + 0x7fff + (magnitude >> 16 & 1)) >> 16;
+        number = number < BIAS ? 0 : number - BIAS;
         number = number > LARGEST ? LARGEST : number;
-        uint32_t small = number > SMALLEST / 2 ? SMALLEST : 0;
-        number = number < SMALLEST ? small : number;
-        numbers[i] = (uint16_t)(number == 0 ? 0 : bits >> 31 << SIGN | number);
+        numbers[i] = (uint16_t)(sign << SIGN | number);
     }
 }
 
@@ -44,7 +45,7 @@ int mn_to_float12(const mn_float12 *w)
             break;
         }
         exponent = exponent == 0 ? 1 : exponent; /* subnormal numbers have the factor of the smallest normal */
-        w->factors[at] = real_of(exponent << 23);
+        w->factors[at] = largest == 0 ? 0 : real_of(exponent << 23);
         /* 2**(127 - its exponent), which is subnormal for the largest */
         float to_one = exponent < 2 * EXPONENT_ONE ? real_of((2 * EXPONENT_ONE - exponent) << 23) : 0x1p-127f;
         to_numbers(numbers, x, w->depth, to_one);

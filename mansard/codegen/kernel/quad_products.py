@@ -5,14 +5,13 @@ all the same where the arithmetic of a load of weights is more than the invocati
 pairs of bf16 as these lie in memory, and add up f32.
 
 ==============  ==========================================================================
-quad_products   [sums: f32 of 4 lanes, x, x', a, a' and optionally b, b': i32 of two bf16]; attrs scale, a
-                power of two. Of a subgroup of 32, lanes 4*i to 4*i + 3 are quad i. With A[i][j] the products
-                of a and a' of the lanes of quad i with ``scale`` times x and x' of those of quad j, added
-                up, lane 4*i + t adds A[i][2*t] and A[i][2*t + 1] to its first two sums, and with b in place
-                of a those to the others. What an invocation's own numbers belong to is A[i][i] (`diagonal`).
+quad_products   [sums: f32 of 4 lanes, x, x', a, b, a', b': i32 of two bf16]: of a subgroup of 32, lanes 4*i
+                to 4*i + 3 are quad i. With A[i][j] the products of a and a' of the lanes of quad i with x and
+                x' of those of quad j, added up, lane 4*i + t adds A[i][2*t] and A[i][2*t + 1] to its first
+                two sums, and with b and b' in place of a and a' those to the others. What an invocation's
+                own numbers belong to is A[i][i] (`diagonal`).
 float12_pairs   [bytes: i32 of n lanes, nibbles: i32 of n / 2 lanes]: floats of 12 bits
-                (`mansard.ir.float12`) as they lie in memory, times 2**-112 as pairs of bf16: i32 of 2 * n
-                lanes
+                (`mansard.ir.float12`) as they lie in memory, as pairs of bf16: i32 of 2 * n lanes
 ==============  ==========================================================================
 
 Whole subgroups reach quad_products. Only PTX for persistent kernels is generated from both
@@ -30,16 +29,14 @@ from mansard.dtypes import DType
 QUAD_OPS = frozenset({"quad_products"})
 SUMS, QUAD = 4, 4
 """Sums of an invocation, and invocations of a quad."""
-WORDS = 2
-"""Words of each factor that an instruction multiplies."""
+WORDS = 4
+"""Words of weights that an instruction takes, which are best in adjacent registers."""
 
 
-def quad_products(
-    b: KernelBuilder, sums: KValue, x: Sequence[KValue], weights: Sequence[Sequence[KValue]], scale: float
-) -> KValue:
-    """``sums`` with the products of one or two weights added, each in `WORDS` words as x is."""
-    args = (sums, *x, *(word for factor in weights for word in factor))
-    return b.inst("quad_products", args, sums.type, scale=scale)
+def quad_products(b: KernelBuilder, sums: KValue, x: Sequence[KValue], weights: Sequence[KValue]) -> KValue:
+    """``sums`` with products of two words of x with the first and third of the weights, and with the second
+    and fourth."""
+    return b.inst("quad_products", (sums, *x, *weights), sums.type)
 
 
 def float12_pairs(b: KernelBuilder, high: KValue, low: KValue) -> KValue:
@@ -47,10 +44,10 @@ def float12_pairs(b: KernelBuilder, high: KValue, low: KValue) -> KValue:
     return b.inst("float12_pairs", (high, low), KType(DType.I32, 2 * high.type.lanes))
 
 
-def diagonal(b: KernelBuilder, lane: KValue, sums: KValue, weight: int) -> KValue:
-    """The part of a subgroup's sum for a weight (0 or 1) that is with an invocation: zero for most."""
+def diagonal(b: KernelBuilder, lane: KValue, even: KValue, odd: KValue) -> KValue:
+    """The part of a subgroup's sum that is with an invocation, zero for most, from its two sums of even and
+    odd columns."""
     quad, place = b.binary("shr", lane, b.idx(2)), b.binary("and", lane, b.idx(QUAD - 1))
-    odd = b.compare("eq", b.binary("and", quad, b.idx(1)), b.idx(1))
+    is_odd = b.compare("eq", b.binary("and", quad, b.idx(1)), b.idx(1))
     mine = b.compare("eq", place, b.binary("shr", quad, b.idx(1)))
-    even_sum, odd_sum = (b.extract(sums, 2 * weight + i) for i in range(2))
-    return b.select(mine, b.select(odd, odd_sum, even_sum), b.const(0.0, DType.F32))
+    return b.select(mine, b.select(is_odd, odd, even), b.const(0.0, DType.F32))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import NoReturn
 
@@ -269,11 +268,8 @@ def _bitcast(v: InstCheck, inst: Inst) -> None:
 
 def _quad_products(v: InstCheck, inst: Inst) -> None:
     sums, *words = (arg.type for arg in inst.args)
-    v.require(len(words) in (2 * quads.WORDS, 3 * quads.WORDS), "there are not one or two weights")
     v.require(sums == v.result(inst) == KType(DType.F32, quads.SUMS), "the sums are no f32 of 4 lanes")
     v.require(set(words) == {KType(DType.I32)}, "a factor is no i32")
-    scale = inst.attrs.get("scale")
-    v.require(isinstance(scale, float) and math.frexp(scale)[0] == 0.5, "the scale is no power of two")
 
 
 def _float12_pairs(v: InstCheck, inst: Inst) -> None:
@@ -370,7 +366,7 @@ RULES: dict[str, tuple[int, bool, _Rule]] = {
     "unpack": (1, True, _unpack),
     "nibbles": (1, True, _nibbles),
     "float12": (2, True, _float12),
-    "quad_products": (-1, True, _quad_products),
+    "quad_products": (7, True, _quad_products),
     "float12_pairs": (2, True, _float12_pairs),
     "load": (1, True, _load),
     "store": (2, False, _store),

@@ -38,7 +38,5 @@ def emit_float12(f: FunctionEmitter, inst: Inst) -> None:
         both = f.temp(f"or {words} {pairs if places == 12 else both}, {moved}")
     spread = f.temp(f"bitcast {words} {both} to {halves}")
     bits = f.temp(f"or {halves} {upper}, {f.temp(f'and {halves} {spread}, {splat(NIBBLE_BITS)}')}")
-    zero = f.temp(f"icmp eq {halves} {bits}, zeroinitializer")
-    biased = f.temp(f"or {halves} {bits}, {splat(BIASED)}")
-    number = f.temp(f"select <{lanes} x i1> {zero}, {halves} zeroinitializer, {halves} {biased}")
+    number = f.temp(f"or {halves} {bits}, {splat(BIASED)}")
     f.bind(inst.result, number)

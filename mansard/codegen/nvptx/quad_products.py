@@ -12,27 +12,23 @@ from mansard.codegen.kernel.quad_products import SUMS, WORDS
 from mansard.codegen.llvm import text
 from mansard.codegen.llvm.function import FunctionEmitter
 from mansard.codegen.llvm.instructions import result_type
-from mansard.dtypes import DType
-from mansard.ir.float12 import LOWER
+from mansard.ir.float12 import BIAS, LOWER
 
 _MMA = "llvm.nvvm.mma.m16n8k16.row.col.bf16"
-_PAIR = "<2 x bfloat>"
 _SPREAD = 1 | 1 << 12 | 1 << 24
 """A byte times this is the byte at its place, 12 and 24 bits up."""
+_BIASED = (BIAS << 7) * 0x10001
+"""The difference of the exponents' biases in both of a pair of bf16."""
 _NIBBLE_BITS = -0x7FF87FF9
 """The bits of a pair of bf16 that nibbles give: signs, and the last three of each mantissa."""
 
 
 def emit_quad_products(f: FunctionEmitter, inst: Inst) -> None:
-    """One instruction, after the vector is scaled."""
+    """One instruction."""
     sums, *words = inst.args
-    names = [f.name(word) for word in words]
-    x = [_scaled(f, name, inst.attrs["scale"]) for name in names[:WORDS]]
-    left = names[WORDS : 2 * WORDS]
-    right = names[2 * WORDS :] or ["0"] * WORDS
-    factors = [name for pair in zip(left, right, strict=True) for name in pair]
+    x, weights = words[:-WORDS], words[-WORDS:]
     held = [f.temp(f"extractelement {f.typed(sums)}, i64 {lane}") for lane in range(SUMS)]
-    operands = [*(f"i32 {name}" for name in (*factors, *x)), *(f"float {name}" for name in held)]
+    operands = [*(f.typed(word) for word in (*weights, *x)), *(f"float {name}" for name in held)]
     result = "{ float, float, float, float }"
     product = f.call(result, _MMA, operands)
     whole, type_ = "poison", text.type_name(result_type(inst))
@@ -40,15 +36,6 @@ def emit_quad_products(f: FunctionEmitter, inst: Inst) -> None:
         element = f.temp(f"extractvalue {result} {product}, {lane}")
         whole = f.temp(f"insertelement {type_} {whole}, float {element}, i64 {lane}")
     f.bind(inst.result, whole)
-
-
-def _scaled(f: FunctionEmitter, name: str, scale: float) -> str:
-    if scale == 1.0:
-        return name
-    pair = f.temp(f"bitcast i32 {name} to {_PAIR}")
-    factor = f"bfloat {text.float_literal(scale, DType.F32)}"
-    product = f.temp(f"fmul {_PAIR} {pair}, <{factor}, {factor}>")
-    return f.temp(f"bitcast {_PAIR} {product} to i32")
 
 
 def emit_float12_pairs(f: FunctionEmitter, inst: Inst) -> None:
@@ -60,7 +47,7 @@ def emit_float12_pairs(f: FunctionEmitter, inst: Inst) -> None:
     for number in range(2 * high.type.lanes):
         place = number % 2 * 2
         bytes_ = _permuted(f, highs[number // 2], 0x4040 | (place + 1) << 8 | place)
-        upper = f.temp(f"shl i32 {bytes_}, {LOWER}")
+        upper = f.temp(f"add i32 {f.temp(f'mul i32 {bytes_}, {1 << LOWER}')}, {_BIASED}")
         nibbles = _permuted(f, lows[number // 4], 0x4440 | number % 4)
         spread = f.temp(f"mul i32 {nibbles}, {_SPREAD}")
         pair = f.temp(f"or i32 {upper}, {f.temp(f'and i32 {spread}, {_NIBBLE_BITS}')}")

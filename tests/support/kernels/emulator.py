@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from mansard.codegen.kernel import Binding, Block, For, If, Inst, Kernel, KType, KValue, warpgroups
-from mansard.codegen.kernel.quad_products import QUAD, WORDS
+from mansard.codegen.kernel.quad_products import QUAD
 from mansard.codegen.kernel.verify import verify
 from mansard.codegen.kernel.weight_streams import STREAM_OPS, StreamedKernel
 from mansard.dtypes import DType
@@ -204,7 +204,7 @@ class _Workgroup:
             return self.unpacked(args[0], attrs["dtype"], attrs["first"], type_.lanes)
         if op == "quad_products":
             self.whole(mask)
-            return self.quad_products(args[0], np.concatenate(args[1:], 1), attrs["scale"])
+            return self.quad_products(args[0], np.concatenate(args[1:], 1))
         if op == "float12_pairs":
             return _float12_pairs(*(np.ascontiguousarray(a).view(np.uint8) for a in args))
         if op == "shuffle":
@@ -222,15 +222,16 @@ class _Workgroup:
         codes = codes.astype(np.int32)
         return codes - (codes >> (dtype.bits - 1) << dtype.bits) if dtype.is_signed else codes
 
-    def quad_products(self, sums: Array, words: Array, scale: float) -> Array:
+    def quad_products(self, sums: Array, words: Array) -> Array:
         """Products of the weights of all quads with the vectors of all quads, as matrix units add them up."""
         pairs = np.ascontiguousarray(words).view(np.uint16).astype(np.uint32) << 16
-        numbers = pairs.view(np.float32).reshape(-1, self.subgroup // QUAD, QUAD, words.shape[1] // WORDS, 4)
-        x, *weights = np.moveaxis(numbers, 3, 0)
-        x = (x * np.float32(scale)).astype(DType.BF16.numpy).astype(np.float32)
-        added = [np.einsum("sitk,sjtk->sij", a, x) for a in weights]
-        added = [a.reshape(len(x), self.subgroup // QUAD, QUAD, 2) for a in added]
-        whole = np.concatenate([*added, *(0 * a for a in added)][:2], -1)
+        quads = self.subgroup // QUAD
+        x, x_, a, b, a_, b_ = np.moveaxis(pairs.view(np.float32).reshape(-1, quads, QUAD, 6, 2), 3, 0)
+        added = [
+            np.einsum("sitk,sjtk->sij", first, x) + np.einsum("sitk,sjtk->sij", second, x_)
+            for first, second in ((a, a_), (b, b_))
+        ]
+        whole = np.concatenate([one.reshape(-1, quads, QUAD, 2) for one in added], -1)
         return sums + whole.reshape(sums.shape)
 
     # Weight streams -------------------------------------------------------------------------
@@ -406,9 +407,9 @@ def _register(dtype: DType) -> Any:
 
 
 def _float12_pairs(high: Array, low: Array) -> Array:
-    """The bits of the bf16 whose exponent is that of the numbers."""
+    """The bits of the numbers as bf16."""
     nibbles = np.stack([low & 15, low >> 4], -1).reshape(high.shape).astype(np.uint16)
-    bits = high.astype(np.uint16) << 3 | nibbles & 7 | nibbles >> 3 << 15
+    bits = (high.astype(np.uint16) << 3) + (112 << 7) | nibbles & 7 | nibbles >> 3 << 15
     return np.ascontiguousarray(bits).view(np.int32)
 
 

@@ -193,7 +193,7 @@ def slots_of(bodies: Iterable[Body]) -> Slots | None:
         room, all_room = MAX_SHARED - slots.memory, MAX_SHARED - least
         if not any(room < body.info.shared <= all_room for body in bodies):
             break
-        slots = Slots(slots.count // 2, slots.size)
+        slots = Slots(slots.count - 1, slots.size)
     return slots
 
 

@@ -32,7 +32,7 @@ _MARK = re.compile(r"\bstream\.wait\s+(%\w+);|\bstream\.next;")
 
 @dataclass(frozen=True)
 class Slots:
-    """How many slots a subgroup has, a power of two, and the bytes of each."""
+    """How many slots a subgroup has, and the bytes of each."""
 
     count: int
     size: int
@@ -86,7 +86,7 @@ mov.u32 turn, 0;
         return f"""
 .reg .b32 slot, arrival, phase, index;
 shr.u32 index, tid, 5;
-and.b32 phase, turn, {self.count - 1};
+rem.u32 phase, turn, {self.count};
 mad.lo.u32 index, index, {self.count}, phase;
 mov.u32 slot, all_slots;
 mad.lo.u32 slot, index, {self.size}, slot;
@@ -110,7 +110,7 @@ add.u32 turn, turn, 1;
 {{
 {self._slot()}
 .reg .pred arrived;
-shr.u32 phase, turn, {self.count.bit_length() - 1};
+div.u32 phase, turn, {self.count};
 and.b32 phase, phase, 1;
 LOOK:
 mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 arrived, [arrival], phase;
@@ -129,7 +129,7 @@ def slots_for(slot_bytes: int, shared: int, room: int) -> Slots | None:
     size = -(-slot_bytes // LINE) * LINE
     count = MAX_SLOTS
     while count > 1 and Slots(count, size).memory + shared > room:
-        count //= 2
+        count -= 1
     return Slots(count, size) if count > 1 else None
 
 

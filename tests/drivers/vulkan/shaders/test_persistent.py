@@ -101,7 +101,7 @@ def test_slots_fill_the_memory_beside_bodies() -> None:
     assert memory_beside(None) == MAX_SHARED
     assert slots_of([streaming(2048, 2048)]) == Slots(2, 2048)
     assert slots_of([streaming(2048, 1152)]) == Slots(4, 1152)
-    assert slots_of([streaming(2048, 1152), Body("", 128, BodyInfo(9472))]) == Slots(2, 1152)
+    assert slots_of([streaming(2048, 1152), Body("", 128, BodyInfo(9472))]) == Slots(3, 1152)
     assert slots_of([streaming(2048, 500)]) == Slots(8, 512)
     for slots in (Slots(2, 2048), Slots(8, 512)):
         assert slots.memory + memory_beside(slots) == MAX_SHARED

@@ -1,7 +1,8 @@
 """Sums of products of bf16 by matrix units (`mansard.codegen.kernel.quad_products`), for weight streams.
 
-The invocations of a subgroup multiply a part of a row each with its own part of the vector, two pairs of bf16
-at a time, as they lie in memory; one of these weights after another, or two that share the vector side by side.
+The invocations of a subgroup multiply parts of a row each with its own part of the vector. An instruction takes
+four words of weights in adjacent registers, in which a load or an unpacking leaves them: it multiplies two of
+these with their words of the vector, and the others for nothing, which another instruction then multiplies.
 """
 
 from __future__ import annotations
@@ -23,13 +24,9 @@ from mansard.codegen.schedules.common.dot_products import DotFactor, low_precisi
 from mansard.codegen.schedules.common.float12 import float12_product
 from mansard.codegen.schedules.gpu.gemv.form import Form
 from mansard.dtypes import DType
-from mansard.ir.float12 import BIAS
 from mansard.ir.types import Value
 
 BF16 = DType.BF16
-SCALED = 2.0**80
-"""What the vector is multiplied by beside numbers that are 2**-112 of the weights: products are then neither
-too small for f32, nor too large unless x is above 2**47."""
 
 
 @dataclass(frozen=True)
@@ -69,14 +66,13 @@ class QuadSums:
     """The sums of some products over the rows of the vector."""
 
     def __init__(self, ev: Evaluator, products: Sequence[QuadProduct], rows: int, lane: KValue) -> None:
-        self.ev, self.b, self.products, self.rows, self.lane = ev, ev.b, products, rows, lane
-        self.pairs = [products[at : at + 2] for at in range(0, len(products), 2)]
+        self.b, self.products, self.rows, self.lane = ev.b, products, rows, lane
 
     def zeros(self) -> list[KValue]:
-        """The sums before there are any: of every pair of products and row."""
-        return [self.b.const(0.0, DType.F32, SUMS)] * (len(self.pairs) * self.rows)
+        """The sums before there are any, two for every product and row."""
+        return [self.b.const(0.0, DType.F32, SUMS)] * (2 * len(self.products) * self.rows)
 
-    def weights(self, product: QuadProduct, words: KValue, nibbles: KValue | None) -> list[KValue]:
+    def weights(self, words: KValue, nibbles: KValue | None) -> list[KValue]:
         """The pairs of bf16 of an invocation's load."""
         if nibbles is not None:
             words = float12_pairs(self.b, words, nibbles)
@@ -91,24 +87,20 @@ class QuadSums:
         """The sums and the products of an invocation's load of ``weights`` of each product with each row of
         ``x``."""
         out = []
-        for number, total in enumerate(sums):
-            first, row = 2 * (number // self.rows), number % self.rows
-            group = range(first, min(first + 2, len(self.products)))
-            scale = SCALED if self.products[first].nibbles is not None else 1.0
-            for at in range(0, len(weights[first]), WORDS):
-                part = slice(at, at + WORDS)
-                factors = [weights[product][part] for product in group]
-                total = quad_products(self.b, total, x[row][part], factors, scale)
-            out.append(total)
+        for product, words in enumerate(weights):
+            for row, vector in enumerate(x):
+                for half in range(2):
+                    total = sums[2 * (product * self.rows + row) + half]
+                    for at in range(0, len(words), WORDS):
+                        of_x = vector[at + half : at + WORDS : 2]
+                        total = quad_products(self.b, total, of_x, words[at : at + WORDS])
+                    out.append(total)
         return out
 
     def mine(self, sums: Sequence[KValue]) -> list[KValue]:
         """An invocation's part of the sums of every product and row."""
-        out = []
-        for number, product in enumerate(self.products):
-            for row in range(self.rows):
-                total = diagonal(self.b, self.lane, sums[number // 2 * self.rows + row], number % 2)
-                if product.nibbles is not None:
-                    total = self.b.mul(total, self.b.const(2.0**BIAS / SCALED, DType.F32))
-                out.append(total)
+        b, out = self.b, []
+        for first, second in zip(sums[::2], sums[1::2], strict=True):
+            columns = [b.add(b.extract(first, i), b.extract(second, 2 + i)) for i in range(2)]
+            out.append(diagonal(b, self.lane, *columns))
         return out

@@ -47,7 +47,7 @@ LANES, GROUPED_LANES = 8, 4
 """Elements of a register vector; where weights are small integers."""
 WORD = 4
 """Bytes of a word."""
-PAIRS = 4
+PAIRS = 8
 """bf16 that matrix units multiply at a time, for each invocation."""
 
 
@@ -264,16 +264,14 @@ class _Kernel:
                 if quad.nibbles is not None:
                     ((_, lower),) = operands.factors
                     nibbles = self._words(slot, lower, number)(words // 2)
-                weights[-1].append(quads.weights(quad, stored, nibbles))
+                weights[-1].append(quads.weights(stored, nibbles))
         self.b.stream_next()
         for number, chunk in enumerate(chunks):
             x = [self._x_words(quads.products[0], chunk, row, first) for row in range(self.rows)]
             totals = quads.added(totals, weights[number], x)
         return quads.mine(totals)
 
-    def _x_words(
-        self, quad: QuadProduct, chunk: Sequence[KValue], row: int, first: KValue
-    ) -> list[KValue]:
+    def _x_words(self, quad: QuadProduct, chunk: Sequence[KValue], row: int, first: KValue) -> list[KValue]:
         """The words of the vector beside an invocation's load of weights."""
         product = self.products[0]
         start, value = self._bind(product, chunk, row, first), quad.x.value
