@@ -1,8 +1,9 @@
 """Sums of products of bf16 by matrix units (`mansard.codegen.kernel.quad_products`), for weight streams.
 
 The invocations of a subgroup multiply parts of a row each with its own part of the vector. An instruction takes
-four words of weights in adjacent registers, in which a load or an unpacking leaves them: it multiplies two of
-these with their words of the vector, and the others for nothing, which another instruction then multiplies.
+four words of weights: two of each of two products that share the vector, or four of one product as a load or an
+unpacking leaves them in adjacent registers, of which it multiplies two with their words of the vector and the
+others for nothing, which another instruction then multiplies.
 """
 
 from __future__ import annotations
@@ -67,10 +68,13 @@ class QuadSums:
 
     def __init__(self, ev: Evaluator, products: Sequence[QuadProduct], rows: int, lane: KValue) -> None:
         self.b, self.products, self.rows, self.lane = ev.b, products, rows, lane
+        self.shared = len(products) == 2
 
     def zeros(self) -> list[KValue]:
-        """The sums before there are any, two for every product and row."""
-        return [self.b.const(0.0, DType.F32, SUMS)] * (2 * len(self.products) * self.rows)
+        """The sums before there are any: one for every row where two products share it, else two for every
+        product and row."""
+        count = self.rows if self.shared else 2 * len(self.products) * self.rows
+        return [self.b.const(0.0, DType.F32, SUMS)] * count
 
     def weights(self, words: KValue, nibbles: KValue | None) -> list[KValue]:
         """The pairs of bf16 of an invocation's load."""
@@ -86,20 +90,27 @@ class QuadSums:
     ) -> list[KValue]:
         """The sums and the products of an invocation's load of ``weights`` of each product with each row of
         ``x``."""
+        if self.shared:
+            mixed = [word for pair in zip(*weights, strict=True) for word in pair]
+            steps = [(vector, mixed, 0, 1) for vector in x]
+        else:
+            steps = [(vector, words, half, 2) for words in weights for vector in x for half in range(2)]
         out = []
-        for product, words in enumerate(weights):
-            for row, vector in enumerate(x):
-                for half in range(2):
-                    total = sums[2 * (product * self.rows + row) + half]
-                    for at in range(0, len(words), WORDS):
-                        of_x = vector[at + half : at + WORDS : 2]
-                        total = quad_products(self.b, total, of_x, words[at : at + WORDS])
-                    out.append(total)
+        for total, (vector, words, first, step) in zip(sums, steps, strict=True):
+            for number, at in enumerate(range(0, len(words), WORDS)):
+                start = number * WORDS * step // 2
+                of_x = vector[start + first : start + first + 2 * step : step]
+                total = quad_products(self.b, total, of_x, words[at : at + WORDS])
+            out.append(total)
         return out
 
     def mine(self, sums: Sequence[KValue]) -> list[KValue]:
         """An invocation's part of the sums of every product and row."""
-        b, out = self.b, []
+        b = self.b
+        if self.shared:
+            halves = [[b.extract(total, 2 * n + i) for i in range(2)] for n in range(2) for total in sums]
+            return [diagonal(b, self.lane, *columns) for columns in halves]
+        out = []
         for first, second in zip(sums[::2], sums[1::2], strict=True):
             columns = [b.add(b.extract(first, i), b.extract(second, 2 + i)) for i in range(2)]
             out.append(diagonal(b, self.lane, *columns))
