@@ -24,6 +24,7 @@ from fnmatch import fnmatchcase
 
 import numpy as np
 
+from mansard import dims
 from mansard.analysis.operands import tidy
 from mansard.dtypes import DType
 from mansard.errors import CompileError
@@ -43,6 +44,8 @@ from mansard.passes.products.quantisation import Quantisation
 from mansard.passes.products.quantiser import CODES, Array, Rounded, quantise
 
 F32, I64 = DType.F32, DType.I64
+FEW_ROWS_OF_FLOAT12 = 8
+"""Kernels of so many rows unpack numbers as they read them (`mansard.codegen.schedules.cpu.gemv`)."""
 FLOATS = frozenset({DType.F32, DType.F16, DType.BF16})
 Stored = QuantisedWeight | Float12Weight
 
@@ -206,14 +209,24 @@ class _Pass:
     def _product_of_float12(
         self, p: _Product, weight: Float12Weight, x: Value, index_map: IndexMap
     ) -> list[Op]:
-        """The sums of products with the numbers, and those times the factors of their rows."""
+        """The sums of products with the numbers, and those times the factors of their rows.
+
+        Many rows multiply the numbers as bf16, of which these all are, and which are stored for that: a kernel
+        would unpack them anew for every few rows.
+        """
         op, rank, depth = p.op, p.op.rank, weight.high.type.shape[1]
         assert isinstance(depth, int)
         ops, ((x, _, _),), factor = self.activations.operands(x, index_map, rank, depth, depth)
         place = IndexMap((Linear.dim(p.column), Linear.dim(rank)))
-        body = Apply("mul", (factor, float12.value(Arg(1, DType.U8), Arg(2, DType.U4))), F32)
+        parts: tuple[Value, ...] = (weight.high, weight.low)
+        number = float12.value(Arg(1, DType.U8), Arg(2, DType.U4))
+        rows = dims.product(e for d, e in enumerate(op.extents[:rank]) if d != p.column)
+        if dims.bounds(rows)[1] > FEW_ROWS_OF_FLOAT12:
+            parts = (self._unpacked(weight, ops),)
+            number = Cast(Arg(1, DType.BF16), F32)
+        body = Apply("mul", (factor, number), F32)
         sums = Value(fresh_name(self.taken, f"{op.output.name}.sums"), replace(op.output.type, dtype=F32))
-        inputs, maps = (x, weight.high, weight.low), (index_map, place, place)
+        inputs, maps = (x, *parts), (index_map, *(place for _ in parts))
         ops.append(Generic(inputs, (sums,), op.extents, maps, body, "add", location=op.location))
         whole: Scalar = Apply("mul", (Arg(0, F32), Arg(1, F32)), F32)
         if op.output.type.dtype is not F32:
@@ -222,6 +235,16 @@ class _Pass:
         inputs, extents = (sums, weight.factors), op.extents[:rank]
         ops.append(Generic(inputs, op.outputs, extents, reads, whole, location=op.location))
         return ops
+
+
+    def _unpacked(self, weight: Float12Weight, ops: list[Op]) -> Value:
+        """The numbers of a weight as bf16."""
+        body = Cast(float12.value(Arg(0, DType.U8), Arg(1, DType.U4)), DType.BF16)
+        shape = weight.high.type.shape
+        out = Value(fresh_name(self.taken, f"{weight.high.name}.bf16"), TensorType(shape, DType.BF16))
+        inputs, identity = (weight.high, weight.low), IndexMap.identity(2)
+        ops.append(Generic(inputs, (out,), shape, (identity, identity), body))
+        return out
 
 
 def _axes(op: Generic, operand: int) -> tuple[int, bool] | None:
