@@ -236,7 +236,7 @@ def main() -> None:
     parser.add_argument("--peak", type=float, default=4660)
     parser.add_argument("--sequences", type=int, default=1)
     parser.add_argument("--verify", metavar="ROWS,...", help="verifications instead of steps")
-    parser.add_argument("--quantize", choices=("int8", "int4"))
+    parser.add_argument("--quantize", choices=("int8", "int4", "float12"))
     parser.add_argument("--activations", choices=("int8",), help="with --quantize: what these are rounded to")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--json", metavar="FILE")

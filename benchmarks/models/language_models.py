@@ -124,7 +124,7 @@ def main() -> None:
     parser.add_argument("--context", type=int, default=1024)
     parser.add_argument("--prompt", type=lambda text: [int(n) for n in text.split(",")], default=[128, 2048])
     parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--quantize", help="int8 or int4: small weights")
+    parser.add_argument("--quantize", help="int8, int4 or float12: small weights")
     parser.add_argument("--activations", choices=("int8",), help="with --quantize: what these are rounded to")
     parser.add_argument("--layers", type=int, help="fewer layers, to try the program")
     parser.add_argument("--peer", action="store_true")

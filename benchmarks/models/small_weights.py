@@ -4,10 +4,10 @@
         [--rounds 3] [--folder .cache/bench/small-weights] [--json FILE]
         [--llama-python .cache/bench/venvs/llama.cpp/bin/python]
 
-Random weights in true shapes; bf16 and float12 are beside BF16, int8 beside Q8_0, int4 beside Q4_0; ``--activations``
-also rounds what weights are multiplied with to 8 bits, as llama.cpp does. Every measurement is a process of
-its own: prefill of 128 tokens, then single tokens behind them, in milliseconds, and the peak of its resident
-memory. ``--clock cpu`` counts the process's CPU time, which other processes take less from.
+Random weights in true shapes; bf16 and float12 are beside BF16, int8 beside Q8_0, int4 beside Q4_0;
+``--activations`` also rounds what weights are multiplied with to 8 bits, as llama.cpp does. Every measurement
+is a process of its own: prefill of 128 tokens, then single tokens behind them, in milliseconds, and the peak
+of its resident memory. ``--clock cpu`` counts the process's CPU time, which other processes take less from.
 
 What is measured is prepared in ``--folder`` and kept there: checkpoint, GGUF file, artifact.
 """

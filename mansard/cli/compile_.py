@@ -124,7 +124,7 @@ def compile_(
         str | None,
         typer.Option(
             metavar="KIND",
-            help="Store the weights of products as integers: int8, int4 (docs/compiling.md). With "
+            help="Store the weights of products as int8, int4 or float12 (docs/compiling.md). With "
             "--calibration, the scheme: int8, int8-products, int16 or mixed (docs/quantise.md).",
         ),
     ] = None,

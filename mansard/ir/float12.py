@@ -56,12 +56,27 @@ def value(high: Scalar, low: Scalar) -> Scalar:
 
 def parts(node: Scalar) -> tuple[Scalar, Scalar] | None:
     """The byte and the nibble of an expression that `value` made, None for any other."""
-    try:
-        magnitude = node.arg.args[0].args[0]  # type: ignore[union-attr]
-        high, low = magnitude.args[0].args[0].arg, magnitude.args[1].args[0].args[0].arg
-    except (AttributeError, IndexError):
-        return None
-    return (high, low) if node == value(high, low) else None
+    match node:
+        case Bitcast(
+            arg=Apply(
+                args=(
+                    Apply(
+                        args=(
+                            Apply(
+                                args=(
+                                    Apply(args=(Cast(arg=high), _)),
+                                    Apply(args=(Apply(args=(Cast(arg=low), _)), _)),
+                                )
+                            ),
+                            _,
+                        )
+                    ),
+                    _,
+                )
+            )
+        ):
+            return (high, low) if node == value(high, low) else None
+    return None
 
 
 def element(weight: Float12Weight, row: Scalar, k: Scalar, taken: int) -> tuple[tuple[Value, ...], Scalar]:

@@ -14,7 +14,6 @@ from mansard.quantisation.model import QuantizedModel
 if TYPE_CHECKING:
     from mansard.passes.products.quantisation import Quantisation
 
-WEIGHT_ONLY = ("int8", "int4")
 _UNSET: Any = object()
 
 
@@ -71,8 +70,8 @@ def quantize(
     tables: bool = False,
     **frontend: Any,
 ) -> Quantisation | QuantizedModel:
-    """A float model of any framework on integers, with ranges from calibration data; or, for ``"int8"`` and
-    ``"int4"`` without data, how `compile` stores the weights of products (its ``quantize=``).
+    """A float model of any framework on integers, with ranges from calibration data; or, for ``"int8"``,
+    ``"int4"`` and ``"float12"`` without data, how `compile` stores the weights of products (``quantize=``).
 
     **With calibration data** the result goes into `compile` for any target, and its ``report`` says what that
     cost. The data is an iterable of calls (a tensor, a tuple of inputs, a dict by name), or a dict of arrays
@@ -100,7 +99,9 @@ def quantize(
     **Weights only**: ``group_size`` elements of a row (of one output) share a scale: by default 32 for int4
     and all for int8; 0 means all. Where it does not divide the rows, a part of it does, or the last group is
     padded. Codes are ``symmetric`` around zero or have zero points. With ``activations="int8"`` what weights
-    are multiplied with is rounded to 8 bits in the same groups, at each call. Weights of fewer than
+    are multiplied with is rounded to 8 bits in the same groups, at each call. ``"float12"`` has none of these:
+    it stores floats of 12 bits with a power of two for each row, which are bf16 weights as they were down to
+    2**-15 of the row's largest. Weights of fewer than
     ``min_elements``, and those whose key matches ``keep``, stay as they are. ``tables`` quantises tables that
     are only looked up, too.
 
@@ -122,8 +123,8 @@ def quantize(
     refining = (group_size, symmetric, activations, min_elements, tables)
     if refining != (None, True, None, 1 << 14, False):
         raise CompileError(
-            "group_size, symmetric, activations, min_elements and tables refine quantize('int8') and "
-            "quantize('int4'), which store weights without calibration data"
+            "group_size, symmetric, activations, min_elements and tables refine quantize('int8'), "
+            "quantize('int4') and quantize('float12'), which store weights without calibration data"
         )
     from mansard.quantisation.options import static_options
 

@@ -71,6 +71,21 @@ def test_a_quantised_language_model(exact, folder, device, activations, differen
         assert (lead <= difference * np.abs(chosen).max()).all()
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)])
+def test_floats_of_12_bits(exact, folder, device):
+    """As far from f32 weights as bf16 is; decode steps and prompts read the same numbers."""
+    if device == "vulkan":
+        usable_device()
+    how = mansard.quantize("float12", min_elements=1)
+    with load_lm(folder, devices=device, context=64, chunk=16, quantize=how) as lm:
+        result = compare(exact, lm, IDS)
+        assert 0 < result.mean_error < 0.01 * result.spread and result.agreement >= 0.9
+        tokens = [token.id for token in lm.generate(IDS[:5], 6)]
+        chosen = lm.logits([*IDS[:5], *tokens])[4:-1]
+        lead = chosen.max(-1) - chosen[np.arange(6), tokens]
+        assert (lead <= 1e-3 * np.abs(chosen).max()).all()
+
+
 def test_products_of_packed_weights_write_rows_of_a_cache(exact, folder):
     how = mansard.quantize("int4", group_size=16, min_elements=1)
     with load_lm(folder, devices="cpu", context=64, chunk=8, quantize=how) as lm:

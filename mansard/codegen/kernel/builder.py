@@ -179,8 +179,8 @@ class KernelBuilder:
         return self.inst("nibbles", (packed,), type_, signed=signed)
 
     def float12(self, high: KValue, low: KValue) -> KValue:
-        """The bf16 of floats of 12 bits (`mansard.ir.float12`): a u8 vector of their bytes, and one of half as
-        many lanes with their nibbles, the first of each byte in its low half (CPU only)."""
+        """Floats of 12 bits (`mansard.ir.float12`) as bf16: from a u8 vector of their bytes, and one of half
+        as many lanes with their nibbles, the first of each byte in its low half (CPU only)."""
         return self.inst("float12", (high, low), KType(DType.BF16, high.type.lanes))
 
     def store(self, memory: Memory, index: KValue, value: KValue, *, aligned: bool = False) -> None:

@@ -1,8 +1,8 @@
 """Sums of products of bf16 pairs that an NVIDIA GPU's matrix units compute for the invocations of a subgroup.
 
 A vector's product with weights that are each used once leaves matrix units mostly idle. They are worth using
-all the same where the arithmetic of a load of weights is more than the invocations can do meanwhile: they take
-pairs of bf16 as these lie in memory, and add up f32.
+all the same where a load of weights is more arithmetic than the invocations can do meanwhile: they take pairs
+of bf16 as these lie in memory, and add up f32.
 
 ==============  ==========================================================================
 quad_products   [sums: f32 of 4 lanes, x, x', a, b, a', b': i32 of two bf16]: of a subgroup of 32, lanes 4*i

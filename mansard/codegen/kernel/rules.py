@@ -193,7 +193,9 @@ def _unpack(v: InstCheck, inst: Inst) -> None:
     words, type_ = inst.args[0].type, v.result(inst)
     dtype, first = inst.attrs.get("dtype"), inst.attrs.get("first")
     v.require(words.dtype is DType.I32, "the words are not i32")
-    results = {_PACKED.get(dtype), DType.F32, *([DType.I32] if dtype in _PACKED and dtype.is_int else [])}
+    results = {DType.F32}
+    if isinstance(dtype, DType) and dtype in _PACKED:
+        results |= {_PACKED[dtype], *([DType.I32] if dtype.is_int else [])}
     v.require(dtype in _PACKED and type_.dtype in results, f"no {dtype} as {type_}")
     held = words.lanes * 32 // dtype.bits if isinstance(dtype, DType) else 0
     v.require(isinstance(first, int) and 0 <= first <= held - type_.lanes, "the words hold no such numbers")

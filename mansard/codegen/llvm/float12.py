@@ -1,6 +1,7 @@
 """The ``float12`` instruction: floats of 12 bits (`mansard.ir.float12`) unpacked to bf16, in order.
 
-A bf16 has the bits ``s 0111eeee mmmmmmm``, the byte ``eeee mmmm`` and the nibble ``s mmm``. All of it is arithmetic on lanes of 16 bits; zero is the only number that needs a comparison.
+A bf16 has the bits ``s 0111eeee mmmmmmm``, the byte ``eeee mmmm`` and the nibble ``s mmm``. All of it is
+arithmetic on lanes of 16 bits.
 """
 
 from __future__ import annotations
@@ -33,9 +34,10 @@ def emit_float12(f: FunctionEmitter, inst: Inst) -> None:
     # The byte of two nibbles three times in a word: each has its mantissa at the end of its half, and its
     # sign at the beginning.
     pairs = f.temp(f"zext <{lanes // 2} x i8> {f.name(low)} to {words}")
+    both = pairs
     for places in (12, 24):
         moved = f.temp(f"shl {words} {pairs}, {text.splat_literal(str(places), 'i32', lanes // 2)}")
-        both = f.temp(f"or {words} {pairs if places == 12 else both}, {moved}")
+        both = f.temp(f"or {words} {both}, {moved}")
     spread = f.temp(f"bitcast {words} {both} to {halves}")
     bits = f.temp(f"or {halves} {upper}, {f.temp(f'and {halves} {spread}, {splat(NIBBLE_BITS)}')}")
     number = f.temp(f"or {halves} {bits}, {splat(BIASED)}")

@@ -236,7 +236,6 @@ class _Pass:
         ops.append(Generic(inputs, op.outputs, extents, reads, whole, location=op.location))
         return ops
 
-
     def _unpacked(self, weight: Float12Weight, ops: list[Op]) -> Value:
         """The numbers of a weight as bf16."""
         body = Cast(float12.value(Arg(0, DType.U8), Arg(1, DType.U4)), DType.BF16)

@@ -90,6 +90,7 @@ class QuadSums:
     ) -> list[KValue]:
         """The sums and the products of an invocation's load of ``weights`` of each product with each row of
         ``x``."""
+        steps: list[tuple[Sequence[KValue], Sequence[KValue], int, int]]
         if self.shared:
             mixed = [word for pair in zip(*weights, strict=True) for word in pair]
             steps = [(vector, mixed, 0, 1) for vector in x]

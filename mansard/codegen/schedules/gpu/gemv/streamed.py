@@ -253,7 +253,8 @@ class _Kernel:
         self, quads: QuadSums, slot: KValue, first: KValue, chunks: Sequence[Sequence[KValue]]
     ) -> list[KValue]:
         """`_part_sums` by matrix units."""
-        totals, weights = quads.zeros(), []
+        totals = quads.zeros()
+        weights: list[list[list[KValue]]] = []
         for number in range(len(chunks)):
             weights.append([])
             for product, quad, operands in zip(
