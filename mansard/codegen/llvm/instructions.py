@@ -9,9 +9,9 @@ from mansard.codegen.kernel import Inst, KType
 from mansard.codegen.llvm import text
 from mansard.codegen.llvm.casts import emit_cast
 from mansard.codegen.llvm.dots import emit_dot
+from mansard.codegen.llvm.float12 import emit_float12
 from mansard.codegen.llvm.function import FunctionEmitter
 from mansard.codegen.llvm.memory import emit_atomic, emit_load, emit_prefetch, emit_store
-from mansard.codegen.llvm.float12 import emit_float12
 from mansard.codegen.llvm.nibbles import emit_nibbles
 from mansard.codegen.llvm.round_bytes import emit_round_bytes
 from mansard.codegen.math import rounding

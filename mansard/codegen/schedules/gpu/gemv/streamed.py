@@ -23,7 +23,7 @@ from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.loop_nest import Nest, Read, Root
 from mansard.codegen.schedules.common import reduce
 from mansard.codegen.schedules.common.base import Frame
-from mansard.codegen.schedules.gpu.gemv.form import MAX_LOAD_BYTES, Form, chunk_of, rows_of
+from mansard.codegen.schedules.gpu.gemv.form import Form, chunk_of, rows_of
 from mansard.codegen.schedules.gpu.gemv.fused import MAX_ROWS, forms_of
 from mansard.codegen.schedules.gpu.gemv.grouped import Chunk, GroupedSums, add_chunks
 from mansard.codegen.schedules.gpu.gemv.parts import Parts
