@@ -5,14 +5,14 @@ A number has a sign, four bits of exponent and seven of mantissa, as many as bf1
     (-1)**sign * 2**(exponent - 15) * (1 + mantissa / 128)      from 2**-15 to almost 2
 
 Times the row's factor, which brings its largest weight between 1 and 2, this is every bf16 weight down to
-2**-15 of the largest as it was. There is no zero: smaller weights become 2**-15 or -2**-15, those that are zero
-both in turn, so that they do not add up; the factor of a row of zeros is zero. No weight moves by more than
-2**-15 of the row's largest. Of normally distributed weights that is one in 8,000, and moves a product's result
-by some 1e-6 of it, as sums in f32 do. A weight takes three quarters of the memory of bf16.
+2**-15 of the largest as it was. There is no zero: smaller weights become 2**-15 or -2**-15, those that are
+zero both in turn, so that they do not add up; the factor of a row of zeros is zero. No weight moves by more
+than 2**-15 of the row's largest. Of normally distributed weights that is one in 8,000, and moves a product's
+result by some 1e-6 of it, as sums in f32 do. A weight takes three quarters of the memory of bf16.
 
-It is stored in two parts, both (N, K): the exponent and the upper half of the mantissa in a byte, the sign and
-the other three bits in a nibble, of which kernels make a bf16 in the fewest instructions. `value` puts the bits
-where an f32 has them, and adds the difference of the exponents' biases, whose bits are free.
+It is stored in two parts, both (N, K): the exponent and the upper half of the mantissa in a byte, the sign
+and the other three bits in a nibble, of which kernels make a bf16 in the fewest instructions. `value` puts the
+bits where an f32 has them, and adds the difference of the exponents' biases, whose bits are free.
 """
 
 from __future__ import annotations

@@ -99,9 +99,9 @@ def quantize(
     **Weights only**: ``group_size`` elements of a row (of one output) share a scale: by default 32 for int4
     and all for int8; 0 means all. Where it does not divide the rows, a part of it does, or the last group is
     padded. Codes are ``symmetric`` around zero or have zero points. With ``activations="int8"`` what weights
-    are multiplied with is rounded to 8 bits in the same groups, at each call. ``"float12"`` has none of these:
-    it stores floats of 12 bits with a power of two for each row, which are bf16 weights as they were down to
-    2**-15 of the row's largest. Weights of fewer than
+    are multiplied with is rounded to 8 bits in the same groups, at each call. ``"float12"`` has none of
+    these: it stores floats of 12 bits with a power of two for each row, which are bf16 weights as they were
+    down to 2**-15 of the row's largest. Weights of fewer than
     ``min_elements``, and those whose key matches ``keep``, stay as they are. ``tables`` quantises tables that
     are only looked up, too.
 

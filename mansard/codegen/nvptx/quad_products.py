@@ -18,7 +18,7 @@ _MMA = "llvm.nvvm.mma.m16n8k16.row.col.bf16"
 _SPREAD = 1 | 1 << 12 | 1 << 24
 """A byte times this is the byte at its place, 12 and 24 bits up."""
 _BIASED = (BIAS << 7 >> LOWER + 8) * 0x1010101
-"""The difference of the exponents' biases in every byte: moved with the bytes of numbers it is at its place."""
+"""The difference of the exponents' biases in every byte: moved with those of numbers it is at its place."""
 _NIBBLE_BITS = -0x7FF87FF9
 """The bits of a pair of bf16 that nibbles give: signs, and the last three of each mantissa."""
 

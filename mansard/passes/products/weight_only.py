@@ -11,8 +11,8 @@ After, in groups of 32 (`mansard.ir.quantised_weight`)::
                    64x4xbf16
 
 With ``float12`` the weight is in floats of 12 bits (`mansard.ir.float12`), and the sums are multiplied by the
-factors of its rows. With ``activations="int8"`` x is rounded too, with a scale for each row and group (`activations`). Lookups in
-a weight that is also a product's (tied embeddings) read the codes. Weights are quantised one at a time, when
+factors of its rows. With ``activations="int8"`` x is rounded too, with a scale for each row and group
+(`activations`). Lookups in a weight that is also a product's (tied embeddings) read the codes. Weights are quantised one at a time, when
 they are loaded, from the model's own floats (`mansard.passes.products.quantiser`).
 """
 
@@ -211,8 +211,8 @@ class _Pass:
     ) -> list[Op]:
         """The sums of products with the numbers, and those times the factors of their rows.
 
-        Many rows multiply the numbers as bf16, of which these all are, and which are stored for that: a kernel
-        would unpack them anew for every few rows.
+        Many rows multiply the numbers as bf16, which is stored for that: a kernel would unpack them anew for
+        every few rows.
         """
         op, rank, depth = p.op, p.op.rank, weight.high.type.shape[1]
         assert isinstance(depth, int)

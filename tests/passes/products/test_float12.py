@@ -37,10 +37,10 @@ def parts(codes):
 def read(high, low):
     """The values by the expression that kernels compute."""
     b = GraphBuilder("numbers")
-    h, l = b.input("h", high.shape, DType.U8), b.input("l", low.shape, DType.U4)
+    bytes_, nibbles = b.input("high", high.shape, DType.U8), b.input("low", low.shape, DType.U4)
     body = float12.value(Arg(0, DType.U8), Arg(1, DType.U4))
     identity = maps(*range(high.ndim))
-    graph = b.build([b.generic([h, l], [identity, identity], high.shape, body)])
+    graph = b.build([b.generic([bytes_, nibbles], [identity, identity], high.shape, body)])
     verify(graph)
     (values,) = interpret(graph, [high, low.astype(ml_dtypes.uint4)])
     return values

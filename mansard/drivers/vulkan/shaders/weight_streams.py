@@ -43,14 +43,15 @@ class Slots:
         return WARPS * (self.count * (self.size + 8) + RECORD)
 
     def declarations(self) -> str:
-        """Memory and registers. ``turn`` counts the slots that the subgroup has read. Of the stream that is
+        """Memory and registers. ``turn`` counts the slots that the subgroup has read; the first of them is at
+        ``first_slot``, its mbarrier at ``first_arrival``. Of the stream that is
         being requested ``left`` parts remain, the next of which begins at ``source``; ``stream`` is the
         number of the one after it."""
         return f"""
 .shared .align 1024 .b8 all_slots[{WARPS * self.count * self.size}];
 .shared .align 8 .b8 all_arrivals[{WARPS * self.count * 8}];
 .shared .align 16 .b8 all_records[{WARPS * RECORD}];
-.reg .b32 turn, left, bytes, place, slot_bytes, stream;
+.reg .b32 turn, left, bytes, place, slot_bytes, stream, first_slot, first_arrival;
 .reg .b64 source, policy;
 """
 
@@ -66,6 +67,11 @@ createpolicy.fractional.L2::evict_first.b64 policy, 1.0;
 {zero}
 {{
 {_LANE}
+mul.lo.u32 first_slot, warp, {self.count * self.size};
+mov.u32 first_arrival, all_slots;
+add.u32 first_slot, first_slot, first_arrival;
+mov.u32 first_arrival, all_arrivals;
+mad.lo.u32 first_arrival, warp, {8 * self.count}, first_arrival;
 {self._slot()}
 .reg .pred leads;
 setp.eq.u32 leads, lane, 0;
@@ -84,14 +90,24 @@ mov.u32 turn, 0;
     def _slot(self) -> str:
         """The slot of the current turn, and its mbarrier."""
         return f"""
-.reg .b32 slot, arrival, phase, index;
-shr.u32 index, tid, 5;
-rem.u32 phase, turn, {self.count};
-mad.lo.u32 index, index, {self.count}, phase;
-mov.u32 slot, all_slots;
-mad.lo.u32 slot, index, {self.size}, slot;
-mov.u32 arrival, all_arrivals;
-mad.lo.u32 arrival, index, 8, arrival;
+.reg .b32 slot, arrival, phase, round;
+{self._divided()}
+mad.lo.u32 slot, phase, {self.size}, first_slot;
+mad.lo.u32 arrival, phase, 8, first_arrival;
+"""
+
+    def _divided(self) -> str:
+        """``turn`` by the number of slots: ``round``, and the rest ``phase``. PTX's own division by a literal
+        becomes that by a variable."""
+        if self.count & (self.count - 1) == 0:
+            return f"""
+shr.u32 round, turn, {self.count.bit_length() - 1};
+and.b32 phase, turn, {self.count - 1};
+"""
+        return f"""
+mul.hi.u32 round, turn, {(1 << 32) // self.count + 1};
+mul.lo.u32 phase, round, {self.count};
+sub.u32 phase, turn, phase;
 """
 
     def _next(self) -> str:
@@ -110,8 +126,7 @@ add.u32 turn, turn, 1;
 {{
 {self._slot()}
 .reg .pred arrived;
-div.u32 phase, turn, {self.count};
-and.b32 phase, phase, 1;
+and.b32 phase, round, 1;
 LOOK:
 mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 arrived, [arrival], phase;
 @!arrived bra LOOK;

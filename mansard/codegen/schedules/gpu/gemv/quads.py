@@ -1,9 +1,9 @@
 """Sums of products of bf16 by matrix units (`mansard.codegen.kernel.quad_products`), for weight streams.
 
-The invocations of a subgroup multiply parts of a row each with its own part of the vector. An instruction takes
-four words of weights: two of each of two products that share the vector, or four of one product as a load or an
-unpacking leaves them in adjacent registers, of which it multiplies two with their words of the vector and the
-others for nothing, which another instruction then multiplies.
+The invocations of a subgroup multiply parts of a row each with its own part of the vector. An instruction
+takes four words of weights: two of each of two products that share the vector, or four of one product as a
+load or an unpacking leaves them in adjacent registers, of which it multiplies two with their words of the
+vector and the others for nothing, which another instruction then multiplies.
 """
 
 from __future__ import annotations

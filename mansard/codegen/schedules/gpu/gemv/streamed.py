@@ -116,7 +116,7 @@ class _Kernel:
             return None
         for product, quad in zip(self.products, products, strict=True):
             held = self.ev.held.get(quad.x.value)
-            loads = dict((read.value, elements) for read, elements in product.vector_loads.reads)
+            loads = {read.value: elements for read, elements in product.vector_loads.reads}
             size = loads.get(quad.x.value, 0) if held is None else held.lanes
             if (held is not None and held.dtype is not DType.BF16) or size % PAIRS or self.chunk % PAIRS:
                 return None
