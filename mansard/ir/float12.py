@@ -11,8 +11,8 @@ than 2**-15 of the row's largest. Of normally distributed weights that is one in
 result by some 1e-6 of it, as sums in f32 do. A weight takes three quarters of the memory of bf16.
 
 It is stored in two parts, both (N, K): the exponent and the upper half of the mantissa in a byte, the sign
-and the other three bits in a nibble, of which kernels make a bf16 in the fewest instructions. `value` puts the
-bits where an f32 has them, and adds the difference of the exponents' biases, whose bits are free.
+and the other three bits in a nibble, of which kernels make a bf16 in the fewest instructions. `value` puts
+the bits where an f32 has them, and adds the difference of the exponents' biases, whose bits are free.
 """
 
 from __future__ import annotations
