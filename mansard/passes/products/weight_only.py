@@ -12,8 +12,9 @@ After, in groups of 32 (`mansard.ir.quantised_weight`)::
 
 With ``float12`` the weight is in floats of 12 bits (`mansard.ir.float12`), and the sums are multiplied by the
 factors of its rows. With ``activations="int8"`` x is rounded too, with a scale for each row and group
-(`activations`). Lookups in a weight that is also a product's (tied embeddings) read the codes. Weights are quantised one at a time, when
-they are loaded, from the model's own floats (`mansard.passes.products.quantiser`).
+(`activations`). Lookups in a weight that is also a product's (tied embeddings) read the codes. Weights are
+quantised one at a time, when they are loaded, from the model's own floats
+(`mansard.passes.products.quantiser`).
 """
 
 from __future__ import annotations
