@@ -20,8 +20,8 @@ _SPREAD = 1 | 1 << 12 | 1 << 24
 _BIASED = (BIAS << 7 >> LOWER + 8) * 0x1010101
 """The difference of the exponents' biases in every byte: moved with those of numbers it is at its place."""
 _HELD = f"{{ .reg .b32 z; mov.u32 z, %ctaid.z; or.b32 $0, z, {_BIASED}; }}"
-"""The same in a register: as a literal it would take the place of the selection in ``prmt``, which then has to
-be moved to a register for each. The coordinate is zero, which the assembler does not know."""
+"""The same in a register: as a literal it would take the place of the selection in ``prmt``, which then has
+to be moved to a register for each. The coordinate is zero, which the assembler does not know."""
 _NIBBLE_BITS = -0x7FF87FF9
 """The bits of a pair of bf16 that nibbles give: signs, and the last three of each mantissa."""
 
