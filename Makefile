@@ -14,7 +14,7 @@ BENCH_PEERS ?= iree executorch-xnnpack litert llama.cpp
 BENCH_MACHINE ?= $(shell uname -n)
 BENCH_RESULT ?= benchmarks/results/$(BENCH_MACHINE)/cpu
 
-.PHONY: help setup demo test test-slow lint format style typecheck imports layout pytest stress stress-signals soak serve-soak ray-example fuzz op-conformance onnx-conformance tflite-conformance tflite-models lm-conformance conformance sanitize fuzz-artifacts bench bench-peers vulkan-packages qemu-packages lavapipe-backports clean distclean stablehlo-conformance model-conformance model-speed plugins-test transformers-conformance
+.PHONY: help setup demo test packages test-slow lint format style typecheck imports layout pytest stress stress-signals soak serve-soak ray-example fuzz op-conformance onnx-conformance tflite-conformance tflite-models lm-conformance conformance sanitize fuzz-artifacts bench bench-peers vulkan-packages qemu-packages lavapipe-backports clean distclean stablehlo-conformance model-conformance model-speed plugins-test transformers-conformance
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r target text; do \
@@ -29,9 +29,13 @@ setup: $(STAMP) ## create .venv and install Mansard with everything to develop i
 demo: $(STAMP) ## compile a sentence encoder for the devices present and run it
 	@$(BIN)/mansard demo $(DEMO_ARGS)
 
-test: $(STAMP) vulkan-packages qemu-packages ## every check: format, lint, types, import rules, tests
-	$(MAKE) --keep-going lint
-	$(MAKE) pytest
+# Two jobs at a time: installing waits for the network, and the last tests leave a core to the type checker.
+test: ## every check: format, lint, types, import rules, tests
+	$(MAKE) --jobs=2 setup packages
+	$(MAKE) --jobs=2 --keep-going pytest lint
+
+packages: ## what tests need of the system, where that can be installed
+	$(MAKE) --jobs=1 vulkan-packages qemu-packages
 
 lint: format style typecheck imports layout ## format, lint, types and import rules, without the tests
 

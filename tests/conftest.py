@@ -14,6 +14,7 @@ import shutil
 import sys
 import tempfile
 import zlib
+from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
 
@@ -82,6 +83,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return next(folders, len(_LONG))
 
     items.sort(key=lambda item: place(item.path))
+    _thin(items)
+
+
+def _thin(items: list[pytest.Item]) -> None:
+    """Of the variants of a test in a module marked ``variants(n)`` all but each n-th are slow, the first is
+    not; one that is for other reasons does not count."""
+    seen: Counter[object] = Counter()
+    for item in items:
+        marker = item.get_closest_marker("variants")
+        function = getattr(item, "originalname", None)
+        if marker is None or not hasattr(item, "callspec") or item.get_closest_marker("slow"):
+            continue
+        if seen[item.path, item.parent, function] % marker.args[0]:
+            item.add_marker(pytest.mark.slow)
+        seen[item.path, item.parent, function] += 1
 
 
 @pytest.hookimpl(tryfirst=True)

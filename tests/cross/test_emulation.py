@@ -13,7 +13,7 @@ from support.emulation.emulator import Batch, CrashError
 
 from tests.kernels import test_attention, test_narrow_types, test_ops, test_windows
 
-pytestmark = pytest.mark.emulation
+pytestmark = [pytest.mark.emulation, pytest.mark.variants(2)]
 MODULES = (test_ops, test_narrow_types, test_attention, test_windows)
 LOOK_INSIDE = {"test_rows_without_any_key_give_zeros"}
 """Tests that look at the outputs of a call themselves: these are not there yet when cases are collected."""

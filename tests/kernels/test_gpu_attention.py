@@ -20,6 +20,8 @@ from mansard.passes.fusion.fuse import fuse
 from mansard.passes.pass_manager import run_passes
 from mansard.passes.pipeline import canonical_steps
 
+pytestmark = pytest.mark.variants(2)
+
 F32, F16, BF16 = DType.F32, DType.F16, DType.BF16
 
 

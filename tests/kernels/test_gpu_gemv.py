@@ -29,6 +29,8 @@ from mansard.passes.pass_manager import run_passes
 from mansard.passes.pipeline import canonical_steps
 from mansard.placement import PlacementOptions
 
+pytestmark = pytest.mark.variants(2)
+
 RNG = np.random.default_rng(11)
 BF16, F16, I8, U8, I32 = DType.BF16, DType.F16, DType.I8, DType.U8, DType.I32
 

@@ -22,7 +22,7 @@ from mansard.ir.interpreter.graph import interpret
 from mansard.ir.scalar import Apply, Arg, Cast, Const, Gather, Index
 from mansard.passes.fusion.fuse import fuse
 
-pytestmark = pytest.mark.vulkan
+pytestmark = [pytest.mark.vulkan, pytest.mark.variants(2)]
 RNG = np.random.default_rng(11)
 
 

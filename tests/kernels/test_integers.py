@@ -16,6 +16,8 @@ from mansard.ir.parser import parse_graph
 from mansard.ir.scalar import Apply, Arg, Cast, Const, Index
 from mansard.ir.scalar_ops import Domain, scalar_ops
 
+pytestmark = pytest.mark.variants(2)
+
 INTEGERS = (
     DType.U8, DType.U16, DType.U32, DType.U64, DType.I8, DType.I16, DType.I32, DType.I64,
 )  # fmt: skip

@@ -23,6 +23,8 @@ from mansard.passes.pass_manager import run_passes
 from mansard.passes.pipeline import canonical_steps
 from mansard.placement import PlacementOptions
 
+pytestmark = pytest.mark.variants(2)
+
 RNG = np.random.default_rng(11)
 
 

@@ -13,6 +13,8 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 import mansard
 from mansard.errors import UnsupportedOpError
 
+pytestmark = pytest.mark.variants(2)
+
 DEPTH, COLUMNS, BLOCK = 256, 97, 32
 RNG = np.random.default_rng(11)
 RANGES = {

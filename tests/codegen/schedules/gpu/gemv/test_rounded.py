@@ -20,7 +20,7 @@ from mansard.ir.types import TensorType, Value
 from mansard.passes.products.activations import Activations
 from mansard.passes.products.quantisation import quantisation
 
-pytestmark = pytest.mark.vulkan
+pytestmark = [pytest.mark.vulkan, pytest.mark.variants(2)]
 RNG = np.random.default_rng(8)
 
 TOLERANCE = 5e-3
