@@ -63,9 +63,27 @@ static bool unwatch(mn_vk_queue *queue) {
     return listed;
 }
 
+static fault *hold_fault(fault *f) {
+    pthread_mutex_lock(&f->lock);
+    f->queues++;
+    pthread_mutex_unlock(&f->lock);
+    return f;
+}
+
+static void release_fault(fault *f) {
+    if (!f) return;
+    pthread_mutex_lock(&f->lock);
+    bool last = --f->queues == 0;
+    pthread_mutex_unlock(&f->lock);
+    if (!last) return;
+    pthread_mutex_destroy(&f->lock);
+    free(f);
+}
+
 /* The core's queue is gone, and with it every submission. */
 static void free_queue(void *context) {
     mn_vk_queue *queue = context;
+    release_fault(queue->fault);
     pthread_cond_destroy(&queue->changed);
     pthread_mutex_destroy(&queue->lock);
     pthread_mutex_destroy(&queue->local_submit_lock);
@@ -130,26 +148,29 @@ void mn_vk_queue_release(mn_vk_queue *queue) {
     mn_queue_release(queue->core);
 }
 
-void mn_vk_queue_inject_failure(mn_vk_queue *queue, uint64_t after, int32_t result) {
-    pthread_mutex_lock(&queue->lock);
-    queue->inject_after = after;
-    queue->inject_result = result;
-    queue->inject_hold = false;
-    queue->inject_armed = true;
-    pthread_mutex_unlock(&queue->lock);
-}
-
-void mn_vk_queue_inject_hang(mn_vk_queue *queue, uint64_t after) {
-    pthread_mutex_lock(&queue->lock);
-    queue->inject_after = after;
-    queue->inject_hold = true;
-    queue->inject_armed = true;
-    pthread_mutex_unlock(&queue->lock);
+int mn_vk_inject(mn_vk_queue *const *queues, uint64_t count, uint64_t after, int32_t result) {
+    fault *shared = calloc(1, sizeof *shared);
+    if (!shared) return mn_error(MN_OUT_OF_MEMORY, "no host memory for an injection");
+    *shared = (fault){.queues = 1, .after = after, .result = result, .armed = true};
+    pthread_mutex_init(&shared->lock, NULL);
+    for (uint64_t i = 0; i < count; i++) {
+        pthread_mutex_lock(&queues[i]->lock);
+        fault *before = queues[i]->fault;
+        queues[i]->fault = hold_fault(shared);
+        pthread_mutex_unlock(&queues[i]->lock);
+        release_fault(before);
+    }
+    release_fault(shared);
+    return MN_OK;
 }
 
 void mn_vk_queue_let_go(mn_vk_queue *queue) {
     pthread_mutex_lock(&queue->lock);
-    queue->inject_armed = false;
+    if (queue->fault) {
+        pthread_mutex_lock(&queue->fault->lock);
+        queue->fault->armed = false;
+        pthread_mutex_unlock(&queue->fault->lock);
+    }
     for (entry *e = queue->oldest; e; e = e->next) e->held = false;
     pthread_cond_broadcast(&queue->changed);
     pthread_mutex_unlock(&queue->lock);

@@ -34,12 +34,9 @@ MN_API mn_queue *mn_vk_queue_core(mn_vk_queue *queue);
  * with the process, after the interpreter. */
 MN_API void mn_vk_queue_release(mn_vk_queue *queue);
 
-/* Debug facility: after `after` more submissions one fails with `result` without reaching the device. */
-MN_API void mn_vk_queue_inject_failure(mn_vk_queue *queue, uint64_t after, int32_t result);
-
-/* Debug facility: after `after` more submissions one runs, but is not completed until let go. */
-MN_API void mn_vk_queue_inject_hang(mn_vk_queue *queue, uint64_t after);
-
+/* Debug facility: the submission that follows `after` others to any of `count` queues fails with `result`, or with
+ * VK_SUCCESS is run but not completed. Takes the place of an injection before. MN_OK or MN_OUT_OF_MEMORY. */
+MN_API int mn_vk_inject(mn_vk_queue *const *queues, uint64_t count, uint64_t after, int32_t result);
 /* Debug facility: let held submissions complete, and disarm what was injected. */
 MN_API void mn_vk_queue_let_go(mn_vk_queue *queue);
 

@@ -25,6 +25,15 @@ typedef struct run_time {
 } run_time;
 #define RUN_TIMES 64
 
+/* Debug facility: what to do to a coming submission to one of some queues, whichever gets it. */
+typedef struct fault {
+    pthread_mutex_t lock;
+    unsigned queues; /* that have it; the last one frees it */
+    uint64_t after;
+    int32_t result; /* VK_SUCCESS: the submission is run, but not completed */
+    bool armed;
+} fault;
+
 struct mn_vk_queue {
     mn_vk_options vk;
     mn_queue *core;
@@ -45,10 +54,7 @@ struct mn_vk_queue {
     uint64_t ended_ns; /* when the last completed submission was seen to end */
     run_time run_times[RUN_TIMES]; /* by recording; newer ones take the place of others */
     mn_poller poller;
-    /* Debug facility: what to do to a coming submission. */
-    uint64_t inject_after;
-    int32_t inject_result;
-    bool inject_hold, inject_armed;
+    fault *fault; /* or NULL */
 };
 
 /* ring.c: the queues of one device form a ring. */

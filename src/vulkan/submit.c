@@ -83,13 +83,14 @@ static int32_t submit(mn_vk_queue *queue, mn_submission *submission, uint64_t va
 /* Whether the injection falls due with this submission; one without commands does not count, since it is the
  * device's, not a caller's. Lock held. */
 static bool injected(mn_vk_queue *queue, const mn_submission *submission) {
-    if (!queue->inject_armed || !mn_submission_work(submission)) return false;
-    if (queue->inject_after > 0) {
-        queue->inject_after--;
-        return false;
-    }
-    queue->inject_armed = false;
-    return true;
+    fault *f = queue->fault;
+    if (!f || !mn_submission_work(submission)) return false;
+    pthread_mutex_lock(&f->lock);
+    bool due = f->armed && f->after == 0;
+    if (due) f->armed = false;
+    else if (f->armed) f->after--;
+    pthread_mutex_unlock(&f->lock);
+    return due;
 }
 
 void mn_vk_execute(void *context, mn_submission *submission) {
@@ -105,13 +106,13 @@ void mn_vk_execute(void *context, mn_submission *submission) {
     bool due = injected(queue, submission);
     int32_t result = queue->loss;
     bool lost = result != VK_SUCCESS;
-    if (result == VK_SUCCESS && due && !queue->inject_hold) result = queue->inject_result;
+    if (result == VK_SUCCESS && due) result = queue->fault->result;
     if (result == VK_SUCCESS) result = submit(queue, submission, queue->value + 1, waits, wait_count);
     if (result == VK_SUCCESS) {
         *e = (entry){.submission = submission,
                      .value = ++queue->value,
                      .submitted_ns = mn_now(),
-                     .held = due && queue->inject_hold};
+                     .held = due};
         *(queue->oldest ? &queue->newest->next : &queue->oldest) = e;
         queue->newest = e;
         pthread_cond_broadcast(&queue->changed);

@@ -1,6 +1,7 @@
 /* Weights as floats of 12 bits, rounded to the nearest; ties to even. */
 #pragma GCC optimize("O3", "fp-contract=off")
 #include "weights/float12.h"
+#include "weights/floats.h"
 
 #include <stdlib.h>
 

@@ -3,7 +3,7 @@
 #define MANSARD_FLOAT12_H
 
 #include "mansard_core.h"
-#include "weights/floats.h"
+#include "weights/small_integers.h"
 
 typedef struct mn_float12 {
     const void *weight; /* rows of `depth` numbers of type `type`, one after another */

@@ -2,6 +2,8 @@
 #ifndef MANSARD_FLOATS_H
 #define MANSARD_FLOATS_H
 
+#include "weights/small_integers.h"
+
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -15,8 +17,6 @@
 
 #define INFINITE 0x7f800000u
 #define MAGNITUDE 0x7fffffffu
-
-typedef enum mn_float { MN_FLOAT_F32 = 0, MN_FLOAT_F16 = 1, MN_FLOAT_BF16 = 2 } mn_float;
 
 static inline float real_of(uint32_t bits)
 {

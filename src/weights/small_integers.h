@@ -3,7 +3,8 @@
 #define MANSARD_SMALL_INTEGERS_H
 
 #include "mansard_core.h"
-#include "weights/floats.h"
+
+typedef enum mn_float { MN_FLOAT_F32 = 0, MN_FLOAT_F16 = 1, MN_FLOAT_BF16 = 2 } mn_float;
 
 typedef struct mn_rounding {
     const void *weight; /* groups of `group` numbers of type `type`, one after another */

@@ -30,15 +30,16 @@ from mansard.codegen.llvm.module import emit
 from mansard.drivers.vulkan import vk
 from mansard.drivers.vulkan.instance import messages
 from mansard.drivers.vulkan.submission import bridge
-from mansard.hal import core_abi, native, small_integers
+from mansard.hal import core_abi, float12, native, small_integers
 
-CORE, BRIDGE, VULKAN, INTEGERS = (
+CORE, BRIDGE, VULKAN, INTEGERS, FLOAT12 = (
     ROOT / path
     for path in (
         "mansard/include/mansard_core.h",
         "src/vulkan/bridge.h",
         "src/vulkan/api.h",
         "src/weights/small_integers.h",
+        "src/weights/float12.h",
     )
 )
 COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
@@ -130,6 +131,12 @@ def test_small_integers_as_python_knows_them() -> None:
     assert wrong_constants(names, "MN_", header) == []
     assert wrong_structures(mirrors, header) == []
     assert wrong_functions(small_integers.SIGNATURES, header, mirrors) == []
+
+
+def test_floats_of_12_bits_as_python_knows_them() -> None:
+    header, mirrors = header_of(CORE, INTEGERS, FLOAT12), structures(float12)
+    assert wrong_structures(mirrors, header) == []
+    assert wrong_functions(float12.SIGNATURES, header, mirrors) == []
 
 
 def test_the_vulkan_api_as_the_bridge_knows_it() -> None:

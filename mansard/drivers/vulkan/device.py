@@ -237,22 +237,20 @@ class VulkanDevice(Device):
     ) -> None:
         """Debug facility for tests; never used in normal operation.
 
-        After ``after`` more submissions of commands to the first compute queue one fails with the VkResult
-        ``result``, or with ``hang`` is run but not completed until `let_go`; with ``allocation`` an
-        allocation fails for want of memory. A device is lost to all compute queues, whichever is used next.
+        After ``after`` more submissions of commands to compute queues one fails with the VkResult ``result``,
+        or with ``hang`` is run but not completed until `let_go`; with ``allocation`` an allocation fails for
+        want of memory.
         """
-        if result is not None:
-            lost = result == vk.VK_ERROR_DEVICE_LOST
-            for queue in [self._queues[r] for r in self._computing] if lost else [self._queue]:
-                queue.inject_failure(result, after)
-        if hang:
-            self._queue.inject_hang(after)
+        if hang or result is not None:
+            queues = [self._queues[recorder] for recorder in self._computing]
+            DeviceQueue.inject(queues, vk.VK_SUCCESS if result is None else result, after)
         if allocation:
             self._allocator.inject_failure(after)
 
     def let_go(self) -> None:
         """Debug facility: end an injected hang."""
-        self._queue.let_go()
+        for recorder in self._computing:
+            self._queues[recorder].let_go()
 
     def _new_recorder(self, queue: DeviceQueue, kinds: int, encoder: Encoder) -> CommandRecorder:
         return CommandRecorder(self._context, queue.slot, kinds, encoder, self._clock, queue.close_commands)

@@ -78,8 +78,7 @@ SIGNATURES: core_abi.Signatures = {
     "mn_vk_queue_create": (_ptr, (ctypes.POINTER(VulkanQueueOptionsStruct),)),
     "mn_vk_queue_core": (_ptr, (_ptr,)),
     "mn_vk_queue_release": (None, (_ptr,)),
-    "mn_vk_queue_inject_failure": (None, (_ptr, _u64, _i32)),
-    "mn_vk_queue_inject_hang": (None, (_ptr, _u64)),
+    "mn_vk_inject": (ctypes.c_int, (ctypes.POINTER(_ptr), _u64, _u64, _i32)),
     "mn_vk_queue_let_go": (None, (_ptr,)),
     "mn_vk_record": (_i32, (ctypes.POINTER(RecordingStruct), _ptr, _u64)),
 }

@@ -133,13 +133,12 @@ class DeviceQueue:
         """The most recent finished submissions, oldest first."""
         return [] if self._released else read_records(self._core)
 
-    def inject_failure(self, result: int, after: int) -> None:
-        """Debug facility: the submission that follows ``after`` others fails with a VkResult."""
-        library().mn_vk_queue_inject_failure(self._handle, after, result)
-
-    def inject_hang(self, after: int) -> None:
-        """Debug facility: the submission that follows ``after`` others is not completed until `let_go`."""
-        library().mn_vk_queue_inject_hang(self._handle, after)
+    @staticmethod
+    def inject(queues: Sequence[DeviceQueue], result: int, after: int) -> None:
+        """Debug facility: the submission that follows ``after`` others to any of some queues fails with a
+        VkResult, or with VK_SUCCESS is not completed until `let_go`."""
+        handles = (ctypes.c_void_p * len(queues))(*(queue._handle for queue in queues))
+        native.check(library().mn_vk_inject(handles, len(queues), after, result))
 
     def let_go(self) -> None:
         """End an injected hang."""

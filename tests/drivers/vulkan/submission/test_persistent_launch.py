@@ -18,6 +18,8 @@ from mansard.dtypes import DType
 from mansard.ir import Constant, Graph, GraphBuilder
 from mansard.ir.interpreter.graph import interpret
 from mansard.ir.scalar import Arg, Cast
+from mansard.passes.products.quantisation import quantisation
+from mansard.passes.products.weight_only import quantise_weights
 
 BF16 = DType.BF16
 CALLS = 20
@@ -62,9 +64,14 @@ def layers(rows: int, hidden: int, inner: int, count: int, dtype: DType) -> Grap
     return b.build([x])
 
 
-@pytest.mark.parametrize(("rows", "hidden", "inner"), [(1, 1024, 3072), (1, 512, 1280), (2, 1024, 512)])
-def test_a_chain_of_products(runs: list[PersistentRun], rows: int, hidden: int, inner: int) -> None:
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(("rows", "hidden", "inner"), [(1, 1024, 3072), (1, 512, 1024), (2, 1024, 512)])
+def test_a_chain_of_products(
+    runs: list[PersistentRun], rows: int, hidden: int, inner: int, packed: bool
+) -> None:
     graph = layers(rows, hidden, inner, 3, BF16)
+    if packed:
+        graph = quantise_weights(graph, quantisation("float12", min_elements=1))
     inputs = [np.random.default_rng(5).standard_normal((rows, hidden)).astype(BF16.numpy)]
     expected = interpret(graph, inputs)
     with compiled(graph, "vulkan") as model:
