@@ -238,12 +238,14 @@ class VulkanDevice(Device):
         """Debug facility for tests; never used in normal operation.
 
         After ``after`` more submissions of commands to compute queues one fails with the VkResult ``result``,
-        or with ``hang`` is run but not completed until `let_go`; with ``allocation`` an allocation fails for
-        want of memory.
+        with ``allocation`` an allocation fails for want of memory. With ``hang`` this submission to each of the
+        queues is run but not completed until `let_go`.
         """
-        if hang or result is not None:
-            queues = [self._queues[recorder] for recorder in self._computing]
-            DeviceQueue.inject(queues, vk.VK_SUCCESS if result is None else result, after)
+        queues = [self._queues[recorder] for recorder in self._computing]
+        if result is not None:
+            DeviceQueue.inject(queues, result, after)
+        for queue in queues if hang else ():
+            DeviceQueue.inject([queue], vk.VK_SUCCESS, after)
         if allocation:
             self._allocator.inject_failure(after)
 
