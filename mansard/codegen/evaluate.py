@@ -104,9 +104,9 @@ class Evaluator(Positions):
         if value in self.held:
             return self._load_held(self.held[value], address)
         memory = self.b.bindings[self.binding_of[value]]
-        if value.type.dtype.bits < 8:
-            return self._half_byte(memory, self.lanes_of(address), value.type.dtype)
         base, along = self.linear(address)
+        if value.type.dtype.bits < 8:
+            return self._packed(memory, address, value.type.dtype)
         if self.vector is None or along == 0:
             return self._widen(self.b.load(memory, base))
         lanes = self.vector[1]
@@ -225,6 +225,15 @@ class Evaluator(Positions):
                 self.vector = None
                 self.shifts[loop] = self.shifts.get(loop, 0) + lane
                 self._scatter(value, address, self.b.extract(data, lane) if data.type.lanes > 1 else data)
+
+    def _packed(self, memory: Binding, address: Linear, dtype: DType) -> KValue:
+        """4-bit integers at an address: a vector of them at once where it begins at a byte, on a CPU."""
+        b, (base, along) = self.b, self.linear(address)
+        lanes = self.vector[1] if self.vector is not None and dims.is_one(along) else 1
+        if b.unpacks_vectors and lanes % 4 == 0 and self.even(address):
+            packed = b.load(memory, b.binary("shr", base, b.idx(1)), lanes // 2)
+            return b.nibbles(packed, register_dtype(dtype), signed=dtype.is_signed)
+        return self._half_byte(memory, self.lanes_of(address), dtype)
 
     def _half_byte(self, memory: Binding, places: KValue, dtype: DType) -> KValue:
         """4-bit integers, of which each byte holds two, the first in its low half."""

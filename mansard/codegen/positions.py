@@ -41,6 +41,8 @@ class Positions:
         self.multiple = 1
         """What the bound value of the vector loop is a multiple of, which the schedule sees to: vectors whose
         address then is a multiple of their lanes are loaded and stored as aligned."""
+        self.starts_even = False
+        """Whether vectors start at even positions of their loop, whatever is known of their memory."""
         self._cache: dict[object, KValue] = {}
 
     def bind(self, group: Sequence[int], value: KValue, shift: int = 0) -> None:
@@ -111,6 +113,15 @@ class Positions:
             return base
         steps = self.b.mul(self.b.iota(self.vector[1]), self.dim(along))
         return self.b.add(base, steps)
+
+    def even(self, position: Linear) -> bool:
+        """Whether a vector at a position starts at an even one."""
+        if self.vector is None or not (self.starts_even or self.multiple % 2 == 0):
+            return False
+        walked = [
+            c for at, c in position.terms if at != self.vector[0] and not dims.is_one(self.nest.extents[at])
+        ]
+        return all(dims.exact_div(c, 2) is not None for c in (*walked, position.offset))
 
     def aligned(self, position: Linear) -> bool:
         """Whether a vector at a position starts at a multiple of its lanes."""

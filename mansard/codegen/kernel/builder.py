@@ -67,6 +67,8 @@ class KernelBuilder:
         self._next = first_id
         self.rounds_bytes = False
         """Whether the code generator has ``round_bytes``."""
+        self.unpacks_vectors = False
+        """Whether it has ``nibbles``."""
         self._exact = False
         self._constants: dict[int, float | int | bool] = {}
         self._unpacked: dict[int, tuple[KValue, DType, int]] = {}  # results of unpack, by what they are of

@@ -237,9 +237,9 @@ class VulkanDevice(Device):
     ) -> None:
         """Debug facility for tests; never used in normal operation.
 
-        After ``after`` more submissions of commands to compute queues one fails with the VkResult ``result``,
-        with ``allocation`` an allocation fails for want of memory. With ``hang`` this submission to each of the
-        queues is run but not completed until `let_go`.
+        After ``after`` more submissions of commands to compute queues one fails with the VkResult ``result``;
+        with ``allocation`` an allocation fails for want of memory. With ``hang`` this submission to each of
+        the queues is run but not completed until `let_go`.
         """
         queues = [self._queues[recorder] for recorder in self._computing]
         if result is not None:

@@ -123,6 +123,7 @@ class _Stream:
         self.tiled = self.rows >= TILE_ROWS
         self.coordinates: Sequence[KValue] = [self.b.idx(row) for row in range(self.rows)]
         self.sum = register_dtype(root.op.body.dtype)
+        self.ev.starts_even = parameters.lanes % 2 == 0
         low_precision = _instructions(self.nest, root)
         self.low_precision = low_precision if parameters.lanes > 1 else None
 

@@ -52,6 +52,8 @@ def schedule(nest: Nest, target: KernelTarget, name: str) -> Scheduled:
         partition_loop(nest, inner[-1]) if blocks == 1 and isinstance(extent, int) and len(inner) == 1 else []
     )
 
+    ev.starts_even = divides(extent, lanes) and not any(n % 2 for p in parts for n in (p.lower, p.upper))
+
     def row() -> None:
         if len(parts) < 2:
             frame.vector_loop(inner, lower, upper, lanes, divides(extent, lanes), overlap, emit)
