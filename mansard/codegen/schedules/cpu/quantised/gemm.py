@@ -194,7 +194,55 @@ class QuantisedGemm(Gemm):
         b, lanes = self.b, self.tile.lanes
         tile = _Tile(rows, columns, panels)
         inits = [b.const(0.0, F32, lanes) for _ in range(len(rows) * len(columns))]
-        return self._loops(self.shape.reduced[:-1], inits, lambda carried: self._group(tile, carried))
+        groups = self.shape.reduced[:-1]
+        if self._in_pairs(tile, groups):
+            return self._pairs(tile, groups[0], inits)
+        return self._loops(groups, inits, lambda carried: self._group(tile, carried))
+
+    def _in_pairs(self, tile: _Tile, groups: Sequence[Group]) -> bool:
+        """Whether two groups are summed side by side: with one cell its sum would be waited for at every
+        step. What they give is added in their order, so that it has the same bits."""
+        size, multiply = self.nest.total(self.product.reduced[-1]), self.multiply
+        few = len(tile.rows) * len(tile.columns) == 1 and len(groups) == 1
+        whole = isinstance(size, int) and size // self.found.step <= UNROLLED and not multiply.short
+        return few and whole and not multiply.moved and divides(self.nest.total(groups[0]), 2)
+
+    def _pairs(self, tile: _Tile, head: Group, inits: _Sums) -> _Sums:
+        """The accumulators after all groups, two at a time."""
+        b, ev, multiply, step = self.b, self.ev, self.multiply, self.found.step
+        inner, panels = self.product.reduced[-1], self.weights.panels
+        size, groups = self.nest.total(inner), self.nest.total(head)
+        assert isinstance(size, int)
+        memory = b.bindings[ev.binding_of[self.weights.value]]
+        with b.for_(0, ev.dim(groups), 2, inits) as loop, ev.scope():
+            halves = (loop.index, b.add(loop.index, b.idx(1)))
+            places, parts = [], [[], []]
+            for half in range(2):
+                ev.bind(head, halves[half])
+                ev.bind(inner, b.idx(0))
+                start = b.mul(self.position(), b.idx(panels.width))
+                places.append([b.add(panel, start) for panel in tile.panels])
+                self._prefetch(places[-1], size)
+            sums = [[multiply.zero(), *([multiply.row_start(size)] if multiply.sums else [])] for _ in range(2)]
+            for k in range(0, size, step):
+                for half in range(2):
+                    ev.bind(head, halves[half])
+                    if k % panels.group == 0:
+                        offset = k * panels.width
+                        parts[half] = [multiply.parts(memory, place, offset) for place in places[half]]
+                    ev.bind(inner, b.idx(0), k)
+                    codes = [part[k % panels.group // multiply.step] for part in parts[half]]
+                    sums[half] = self._step(tile, codes, sums[half])
+            out = list(loop.carried)
+            for half in range(2):
+                ev.bind(head, halves[half])
+                ev.bind(inner, b.idx(0))
+                total = sums[half][1] if multiply.sums else None
+                sums[half][0] = multiply.corrected(sums[half][0], None, total)
+                totals = [total] if self.product.sums else None
+                out = self._scaled(tile, out, sums[half][:1], totals)
+            loop.yield_(*out)
+        return list(loop.results)
 
     def _loops(
         self, groups: Sequence[Group], inits: Sequence[KValue], emit: Callable[[Sequence[KValue]], _Sums]
