@@ -216,14 +216,16 @@ class QuantisedGemm(Gemm):
         memory = b.bindings[ev.binding_of[self.weights.value]]
         with b.for_(0, ev.dim(groups), 2, inits) as loop, ev.scope():
             halves = (loop.index, b.add(loop.index, b.idx(1)))
-            places, parts = [], [[], []]
+            places: list[list[KValue]] = []
+            parts: list[list[tuple[KValue, ...]]] = [[], []]
             for half in range(2):
                 ev.bind(head, halves[half])
                 ev.bind(inner, b.idx(0))
                 start = b.mul(self.position(), b.idx(panels.width))
                 places.append([b.add(panel, start) for panel in tile.panels])
                 self._prefetch(places[-1], size)
-            sums = [[multiply.zero(), *([multiply.row_start(size)] if multiply.sums else [])] for _ in range(2)]
+            begin = [multiply.zero(), *([multiply.row_start(size)] if multiply.sums else [])]
+            sums = [list(begin), list(begin)]
             for k in range(0, size, step):
                 for half in range(2):
                     ev.bind(head, halves[half])
