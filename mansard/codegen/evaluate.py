@@ -104,9 +104,9 @@ class Evaluator(Positions):
         if value in self.held:
             return self._load_held(self.held[value], address)
         memory = self.b.bindings[self.binding_of[value]]
-        base, along = self.linear(address)
         if value.type.dtype.bits < 8:
             return self._packed(memory, address, value.type.dtype)
+        base, along = self.linear(address)
         if self.vector is None or along == 0:
             return self._widen(self.b.load(memory, base))
         lanes = self.vector[1]
@@ -148,14 +148,16 @@ class Evaluator(Positions):
             raise CodegenError(
                 f"dispatch {self.nest.dispatch.name}: workgroup memory is read in whole vectors"
             )
-        shift = b.idx(memory.lanes.bit_length() - 1)
-        return self._widen(b.load(memory, self._held_place(b.binary("shr", base, shift))))
+        return self._widen(self._held_vector(memory, base))
 
     def held_words(self, value: Value, address: Linear) -> KValue:
         """A whole vector of a value that is held, as words."""
-        b, memory = self.b, self.held[value]
-        shift = b.idx(memory.lanes.bit_length() - 1)
-        return b.words(b.load(memory, self._held_place(b.binary("shr", self.linear(address)[0], shift))))
+        return self.b.words(self._held_vector(self.held[value], self.linear(address)[0]))
+
+    def _held_vector(self, memory: SharedMemory, base: KValue) -> KValue:
+        """The vector that begins with an element, as it is stored."""
+        b, shift = self.b, self.b.idx(memory.lanes.bit_length() - 1)
+        return b.load(memory, self._held_place(b.binary("shr", base, shift)))
 
     def _held_place(self, number: KValue) -> KValue:
         """The place of a vector in workgroup memory: one after every `HELD_LINE` is free, so that invocations
@@ -230,7 +232,7 @@ class Evaluator(Positions):
         """4-bit integers at an address: a vector of them at once where it begins at a byte, on a CPU."""
         b, (base, along) = self.b, self.linear(address)
         lanes = self.vector[1] if self.vector is not None and dims.is_one(along) else 1
-        if b.unpacks_vectors and lanes % 4 == 0 and self.even(address):
+        if b.takes_vectors and lanes % 4 == 0 and self.even(address):
             packed = b.load(memory, b.binary("shr", base, b.idx(1)), lanes // 2)
             return b.nibbles(packed, register_dtype(dtype), signed=dtype.is_signed)
         return self._half_byte(memory, self.lanes_of(address), dtype)
@@ -364,7 +366,7 @@ class Evaluator(Positions):
                 return self._bitcast(node, done[id(node.arg)])
 
     def _byte_rounding(self, node: Cast) -> ByteRounding | None:
-        return byte_rounding(node) if self.b.rounds_bytes else None
+        return byte_rounding(node) if self.b.takes_vectors else None
 
     def _paged(self, op: Generic, node: Apply, index: Sequence[Linear]) -> KValue | None:
         """The page of an index inside a block (``index >> shift``), or its place in that page (``index &

@@ -116,17 +116,19 @@ class Positions:
 
     def even(self, position: Linear) -> bool:
         """Whether a vector at a position starts at an even one."""
-        if self.vector is None or not (self.starts_even or self.multiple % 2 == 0):
-            return False
-        walked = [
-            c for at, c in position.terms if at != self.vector[0] and not dims.is_one(self.nest.extents[at])
-        ]
-        return all(dims.exact_div(c, 2) is not None for c in (*walked, position.offset))
+        return (self.starts_even or self.multiple % 2 == 0) and self._begins_at_multiple(position, 2)
 
     def aligned(self, position: Linear) -> bool:
         """Whether a vector at a position starts at a multiple of its lanes."""
         if self.vector is None or self.multiple % self.vector[1]:
             return False
-        loop, lanes = self.vector
+        return self._begins_at_multiple(position, self.vector[1])
+
+    def _begins_at_multiple(self, position: Linear, number: int) -> bool:
+        """Whether a vector at a position starts at a multiple of a number, of which the vector loop's bound
+        value is one."""
+        if self.vector is None:
+            return False
+        loop = self.vector[0]
         walked = [c for at, c in position.terms if at != loop and not dims.is_one(self.nest.extents[at])]
-        return all(dims.exact_div(c, lanes) is not None for c in (*walked, position.offset))
+        return all(dims.exact_div(c, number) is not None for c in (*walked, position.offset))

@@ -79,6 +79,12 @@ def round_weight(
     return all(in_blocks(block, scales.size, max(1, BLOCK // group)))
 
 
+def native_floats(weight: Array) -> tuple[Array, DType]:
+    """A weight as a contiguous array of a type that the core reads, and this type: its own, or f32."""
+    dtype = next((d for d in FLOATS if d.numpy == weight.dtype), DType.F32)
+    return np.ascontiguousarray(weight, dtype.numpy), dtype
+
+
 def pack_nibbles(nibbles: Bytes) -> Bytes:
     """Bytes of two 4-bit integers each, the first in the low half, from bytes with one in the low half."""
     flat = np.ascontiguousarray(nibbles).reshape(-1)

@@ -65,10 +65,8 @@ class KernelBuilder:
         self._block = Block()
         self._root = self._block
         self._next = first_id
-        self.rounds_bytes = False
-        """Whether the code generator has ``round_bytes``."""
-        self.unpacks_vectors = False
-        """Whether it has ``nibbles``."""
+        self.takes_vectors = False
+        """Whether the code generator has ``round_bytes`` and ``nibbles``, which are for vectors of CPUs."""
         self._exact = False
         self._constants: dict[int, float | int | bool] = {}
         self._unpacked: dict[int, tuple[KValue, DType, int]] = {}  # results of unpack, by what they are of

@@ -197,21 +197,26 @@ def _vector_address(f: PtxEmitter, memory: SharedMemory, index: KValue) -> tuple
     return type_, address, memory.lanes * memory.dtype.itemsize
 
 
-def _load(f: PtxEmitter, inst: Inst) -> None:
+def _place_of_vector(f: PtxEmitter, inst: Inst) -> tuple[str, str, int] | None:
+    """`_vector_address` of a load or store; for any other memory the common rule emits it, and None."""
     memory = _vectors(f, inst)
     if memory is None:
         emit_inst(f, inst)
+        return None
+    return _vector_address(f, memory, inst.args[0])
+
+
+def _load(f: PtxEmitter, inst: Inst) -> None:
+    if (place := _place_of_vector(f, inst)) is None:
         return
-    type_, address, size = _vector_address(f, memory, inst.args[0])
+    type_, address, size = place
     f.bind(inst.result, f.temp(f"load {type_}, ptr {address}, align {size}"))
 
 
 def _store(f: PtxEmitter, inst: Inst) -> None:
-    memory = _vectors(f, inst)
-    if memory is None:
-        emit_inst(f, inst)
+    if (place := _place_of_vector(f, inst)) is None:
         return
-    type_, address, size = _vector_address(f, memory, inst.args[0])
+    type_, address, size = place
     f.line(f"store {type_} {f.name(inst.args[1])}, ptr {address}, align {size}")
 
 

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mansard.dtypes import DType
-from mansard.hal.small_integers import FLOATS, round_weight
+from mansard.hal.small_integers import native_floats, round_weight
 
 Array = npt.NDArray[Any]
 CODES = {(8, True): DType.I8, (8, False): DType.U8, (4, True): DType.I4, (4, False): DType.U4}
@@ -47,8 +47,7 @@ def quantise(weight: Array, bits: int, group: int, scale: DType, *, symmetric: b
     Raises ValueError for weights that are not finite.
     """
     rows, depth = weight.shape
-    dtype = next((d for d in FLOATS if d.numpy == weight.dtype), DType.F32)
-    weight = np.ascontiguousarray(weight, dtype.numpy)
+    weight, dtype = native_floats(weight)
     codes = np.empty((rows, depth), CODES[bits, symmetric].numpy)
     scales = np.empty((rows, depth // group), scale.numpy)
     zeros = None if symmetric else np.empty(scales.shape, np.uint8)

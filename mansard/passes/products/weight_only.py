@@ -30,7 +30,7 @@ from mansard.analysis.operands import tidy
 from mansard.dtypes import DType
 from mansard.errors import CompileError
 from mansard.hal.float12 import to_float12
-from mansard.hal.small_integers import FLOATS as NATIVE_FLOATS
+from mansard.hal.small_integers import native_floats
 from mansard.ir import float12, quantised_weight
 from mansard.ir.dispatch import is_contraction
 from mansard.ir.float12 import Float12Weight
@@ -373,9 +373,7 @@ class _Float12Data:
 
     def _numbers(self) -> tuple[Array, Array]:
         weight = load(self.value, self.source)
-        weight = np.ascontiguousarray(weight.T if self.transposed else weight)
-        dtype = next((d for d in NATIVE_FLOATS if d.numpy == weight.dtype), F32)
-        numbers = to_float12(np.ascontiguousarray(weight, dtype.numpy), dtype)
+        numbers = to_float12(*native_floats(weight.T if self.transposed else weight))
         if numbers is None:
             message = "it has elements that are not finite"
             raise CompileError(f"weight {self.source.key!r} cannot be stored in float12: {message}")
@@ -387,8 +385,8 @@ class _Float12Data:
         return high
 
     def low(self) -> Array:
-        low, self.next = self.next if self.next is not None else self._numbers()[1], None
-        return low
+        low, self.next = self.next, None
+        return low if low is not None else self._numbers()[1]
 
     def factors(self) -> Array:
         if self.small is None:

@@ -84,7 +84,7 @@ class Frame:
                 index=index_dtype(of, target),
             )
         )
-        self.b.rounds_bytes = self.b.unpacks_vectors = not target.is_gpu
+        self.b.takes_vectors = not target.is_gpu
         self.ev = Evaluator(nest, self.b, self.params)
 
     def finish(self, grid: Grid) -> Scheduled:

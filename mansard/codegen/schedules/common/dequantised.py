@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from mansard.codegen.loop_nest import Nest, Root
 from mansard.codegen.schedules.common.contraction import Group
-from mansard.codegen.schedules.common.dot_products import DotFactor
+from mansard.codegen.schedules.common.dot_products import DotFactor, stored_factor
 from mansard.dtypes import DType
 from mansard.ir.quantised_weight import CODES
-from mansard.ir.scalar import Apply, Arg, Cast, Scalar
+from mansard.ir.scalar import Apply, Cast, Scalar
 from mansard.ir.types import Linear
 
 F32 = DType.F32
@@ -151,18 +151,10 @@ class _Match:
     def _stored(self, node: Scalar) -> DotFactor | None:
         """The buffer and address of ``f32(arg)``, contiguous along the innermost loop."""
         arg = node.arg if isinstance(node, Cast) and node.dtype is F32 else node
-        if not isinstance(arg, Arg):
+        factor = stored_factor(self.nest, self.root, arg)
+        if factor is None:
             return None
-        op, index_map = self.root.op, self.root.op.maps[arg.index]
-        if index_map is None or index_map.fill is not None:
-            return None
-        value, where = self.nest.locate(
-            op.inputs[arg.index], self.nest.operand_index(op, arg.index, self.root.index)
-        )
-        if not isinstance(where, Linear) or value.type.dtype is not arg.dtype:
-            return None
-        contiguous = dict(where.terms).get(self.reduced[-1][-1]) == 1
-        return DotFactor(value, where) if contiguous else None
+        return factor if dict(factor.address.terms).get(self.reduced[-1][-1]) == 1 else None
 
 
 def _factors(node: Scalar) -> list[Scalar]:

@@ -34,6 +34,11 @@ class LowPrecisionProduct:
         """Elements per lane of the accumulator."""
         return 2 if self.left.value.type.dtype is DType.BF16 else 4
 
+    def added(self, ev: Evaluator, lanes: int, total: KValue) -> KValue:
+        """``total`` and the products of ``lanes`` elements at the bound loops."""
+        left, right = (load_raw(ev, factor, lanes) for factor in (self.left, self.right))
+        return ev.b.dot(left, right, total)
+
 
 def low_precision_product(nest: Nest, root: Root, *, padded: bool = False) -> LowPrecisionProduct | None:
     """The factors of a reduction that the kernel IR's ``dot`` supports, or None; with ``padded`` also where
@@ -53,14 +58,22 @@ def low_precision_product(nest: Nest, root: Root, *, padded: bool = False) -> Lo
 
 
 def _factor(nest: Nest, root: Root, node: Scalar, accumulator: DType, padded: bool) -> DotFactor | None:
-    if not isinstance(node, Cast) or node.dtype is not accumulator or not isinstance(node.arg, Arg):
+    if not isinstance(node, Cast) or node.dtype is not accumulator:
         return None
-    op, operand = root.op, node.arg.index
+    return stored_factor(nest, root, node.arg, padded=padded)
+
+
+def stored_factor(nest: Nest, root: Root, node: Scalar, *, padded: bool = False) -> DotFactor | None:
+    """The buffer and address of a node that is a read of it as it is stored; with ``padded`` also where reads
+    outside give a fill value."""
+    if not isinstance(node, Arg):
+        return None
+    op, operand = root.op, node.index
     index_map = op.maps[operand]
     if index_map is None or (index_map.fill is not None and not padded):
         return None
     value, where = nest.locate(op.inputs[operand], nest.operand_index(op, operand, root.index))
-    if not isinstance(where, Linear) or value.type.dtype is not node.arg.dtype:
+    if not isinstance(where, Linear) or value.type.dtype is not node.dtype:
         return None
     return DotFactor(value, where)
 

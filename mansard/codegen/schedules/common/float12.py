@@ -9,11 +9,10 @@ from mansard.codegen.evaluate import Evaluator
 from mansard.codegen.kernel import KValue
 from mansard.codegen.loop_nest import Nest, Root
 from mansard.codegen.schedules.common.base import divides
-from mansard.codegen.schedules.common.dot_products import DotFactor, load_raw
+from mansard.codegen.schedules.common.dot_products import DotFactor, load_raw, stored_factor
 from mansard.dtypes import DType
 from mansard.ir import float12
-from mansard.ir.scalar import Apply, Arg, Cast, Scalar
-from mansard.ir.types import Linear
+from mansard.ir.scalar import Apply, Cast
 
 
 @dataclass(frozen=True)
@@ -52,8 +51,7 @@ def float12_product(nest: Nest, root: Root) -> Float12Product | None:
         parts = float12.parts(weight)
         if parts is None or not isinstance(x, Cast) or x.dtype is not DType.F32:
             continue
-        factors = [_stored(nest, root, node) for node in (x.arg, *parts)]
-        left, high, low = factors
+        left, high, low = (stored_factor(nest, root, node) for node in (x.arg, *parts))
         if left is None or high is None or low is None or left.value.type.dtype is not DType.BF16:
             continue
         inner = nest.collapsed(root.inner, nest.positions(root))[-1][-1]
@@ -62,16 +60,3 @@ def float12_product(nest: Nest, root: Root) -> Float12Product | None:
         if all(s.get(inner) == 1 for s in steps) and all(divides(place, 2) for place in places):
             return Float12Product(left, high, low)
     return None
-
-
-def _stored(nest: Nest, root: Root, node: Scalar) -> DotFactor | None:
-    """The buffer and address of a plain read."""
-    if not isinstance(node, Arg):
-        return None
-    index_map = root.op.maps[node.index]
-    if index_map is None or index_map.fill is not None:
-        return None
-    operand = nest.operand_index(root.op, node.index, root.index)
-    value, where = nest.locate(root.op.inputs[node.index], operand)
-    same = isinstance(where, Linear) and value.type.dtype is node.dtype
-    return DotFactor(value, where) if same and isinstance(where, Linear) else None

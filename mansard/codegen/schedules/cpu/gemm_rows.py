@@ -27,7 +27,7 @@ from mansard.codegen.loop_nest import Nest, Root
 from mansard.codegen.schedules.common import reduce
 from mansard.codegen.schedules.common.base import Frame, Scheduled, divides, estimate, power_of_two_below
 from mansard.codegen.schedules.common.contraction import Group, Shape
-from mansard.codegen.schedules.common.dot_products import LowPrecisionProduct, load_raw, low_precision_product
+from mansard.codegen.schedules.common.dot_products import LowPrecisionProduct, low_precision_product
 from mansard.dtypes import DType
 from mansard.ir.types import Value
 
@@ -239,8 +239,7 @@ class RowTiles:
             ev.vector = (product.inner[-1], product.lanes)
             return reduce.combine(ev, self.root, total)
         ev.vector = None
-        left, right = (load_raw(ev, factor, product.lanes) for factor in (low.left, low.right))
-        return self.b.dot(left, right, total)
+        return low.added(ev, product.lanes, total)
 
     # Adding up lanes --------------------------------------------------------------------------
     def _added(self, totals: Sequence[KValue], count: int) -> list[KValue]:

@@ -33,7 +33,7 @@ from mansard.codegen.loop_nest import Nest, Root
 from mansard.codegen.schedules.common import reduce
 from mansard.codegen.schedules.common.base import Frame, Scheduled, choose_lanes, divides, estimate
 from mansard.codegen.schedules.common.contraction import Group, Shape
-from mansard.codegen.schedules.common.dot_products import LowPrecisionProduct, load_raw, low_precision_product
+from mansard.codegen.schedules.common.dot_products import LowPrecisionProduct, low_precision_product
 from mansard.codegen.schedules.common.float12 import Float12Product, float12_product
 from mansard.codegen.schedules.common.guarded_sums import guarded_sum
 from mansard.dims import DimLike
@@ -266,12 +266,7 @@ class _Stream:
         ev.bind(inner, at, part * lanes)
         if self.low_precision is not None:
             ev.vector = None
-            if isinstance(self.low_precision, Float12Product):
-                return self.low_precision.added(ev, lanes, total)
-            left, right = (
-                load_raw(ev, f, lanes) for f in (self.low_precision.left, self.low_precision.right)
-            )
-            return self.b.dot(left, right, total)
+            return self.low_precision.added(ev, lanes, total)
         ev.vector = (inner[-1], lanes) if lanes > 1 else None
         return reduce.combine(ev, self.root, total)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mansard.codegen.kernel import KValue
 from mansard.codegen.kernel_target import KernelTarget
@@ -205,44 +205,31 @@ class QuantisedGemm(Gemm):
         size, multiply = self.nest.total(self.product.reduced[-1]), self.multiply
         few = len(tile.rows) * len(tile.columns) == 1 and len(groups) == 1
         whole = isinstance(size, int) and size // self.found.step <= UNROLLED and not multiply.short
-        return few and whole and not multiply.moved and divides(self.nest.total(groups[0]), 2)
+        apart = not multiply.moved and not self._direct
+        return few and whole and apart and divides(self.nest.total(groups[0]), 2)
 
     def _pairs(self, tile: _Tile, head: Group, inits: _Sums) -> _Sums:
         """The accumulators after all groups, two at a time."""
-        b, ev, multiply, step = self.b, self.ev, self.multiply, self.found.step
-        inner, panels = self.product.reduced[-1], self.weights.panels
-        size, groups = self.nest.total(inner), self.nest.total(head)
+        b, ev = self.b, self.ev
+        size, groups = self.nest.total(self.product.reduced[-1]), self.nest.total(head)
         assert isinstance(size, int)
-        memory = b.bindings[ev.binding_of[self.weights.value]]
         with b.for_(0, ev.dim(groups), 2, inits) as loop, ev.scope():
             halves = (loop.index, b.add(loop.index, b.idx(1)))
-            places: list[list[KValue]] = []
-            parts: list[list[tuple[KValue, ...]]] = [[], []]
-            for half in range(2):
-                ev.bind(head, halves[half])
-                ev.bind(inner, b.idx(0))
-                start = b.mul(self.position(), b.idx(panels.width))
-                places.append([b.add(panel, start) for panel in tile.panels])
-                self._prefetch(places[-1], size)
-            begin = [multiply.zero(), *([multiply.row_start(size)] if multiply.sums else [])]
-            sums = [list(begin), list(begin)]
-            for k in range(0, size, step):
-                for half in range(2):
-                    ev.bind(head, halves[half])
-                    if k % panels.group == 0:
-                        offset = k * panels.width
-                        parts[half] = [multiply.parts(memory, place, offset) for place in places[half]]
-                    ev.bind(inner, b.idx(0), k)
-                    codes = [part[k % panels.group // multiply.step] for part in parts[half]]
-                    sums[half] = self._step(tile, codes, sums[half])
-            out = list(loop.carried)
-            for half in range(2):
-                ev.bind(head, halves[half])
-                ev.bind(inner, b.idx(0))
-                total = sums[half][1] if multiply.sums else None
-                sums[half][0] = multiply.corrected(sums[half][0], None, total)
-                totals = [total] if self.product.sums else None
-                out = self._scaled(tile, out, sums[half][:1], totals)
+            states: list[tuple[_Steps, _Sums]] = []
+            for half in halves:
+                ev.bind(head, half)
+                places = self._places(tile, size)
+                states.append((_Steps(places), self._starts(tile, size, [])))
+            for k in range(0, size, self.found.step):
+                for number, half in enumerate(halves):
+                    ev.bind(head, half)
+                    steps, sums = states[number]
+                    states[number] = steps, self._advance(tile, steps, sums, k, b.idx(0))
+            out: _Sums = list(loop.carried)
+            for half, (_, sums) in zip(halves, states, strict=True):
+                ev.bind(head, half)
+                ev.bind(self.product.reduced[-1], b.idx(0))
+                out = self._ended(tile, out, sums)
             loop.yield_(*out)
         return list(loop.results)
 
@@ -260,30 +247,46 @@ class QuantisedGemm(Gemm):
 
     def _group(self, tile: _Tile, carried: Sequence[KValue]) -> _Sums:
         """The accumulators after one group."""
-        b, ev, product, multiply = self.b, self.ev, self.product, self.multiply
-        inner = product.reduced[-1]
-        size = self.nest.total(inner)
+        size = self.nest.total(self.product.reduced[-1])
         assert isinstance(size, int)
-        ev.bind(inner, b.idx(0))
+        places = self._places(tile, size)
+        if self._direct:
+            return self._steps(tile, places, self._starts(tile, size, carried), size)
+        return self._ended(tile, carried, self._steps(tile, places, self._starts(tile, size, []), size))
+
+    @property
+    def _direct(self) -> bool:
+        """Whether groups are added to the accumulators step by step, since nothing is applied to them."""
+        return self.product.plain and self.multiply.sum is F32
+
+    def _places(self, tile: _Tile, size: int) -> list[KValue]:
+        """Where the codes of the bound group begin in each panel, with those further on under way."""
+        b = self.b
+        self.ev.bind(self.product.reduced[-1], b.idx(0))
         start = b.mul(self.position(), b.idx(self.weights.panels.width))
         places = [b.add(panel, start) for panel in tile.panels]
         self._prefetch(places, size)
-        cells = len(tile.rows) * len(tile.columns)
-        direct = product.plain and multiply.sum is F32
-        inits = list(carried) if direct else [multiply.zero() for _ in range(cells)]
-        # Behind the sums of the cells: what columns have too much, then the sums of rows.
+        return places
+
+    def _starts(self, tile: _Tile, size: int, carried: Sequence[KValue]) -> _Sums:
+        """The sums before a group: those of the cells, behind them what columns have too much, then the sums
+        of rows."""
+        multiply, cells = self.multiply, len(tile.rows) * len(tile.columns)
+        inits = list(carried) or [multiply.zero() for _ in range(cells)]
         inits += [multiply.zero() for _ in tile.columns if multiply.moved]
         inits += [multiply.row_start(size) for _ in tile.rows if multiply.sums]
-        sums = self._steps(tile, places, inits, size)
-        if direct:
-            return sums
-        columns = len(tile.columns)
+        return inits
+
+    def _ended(self, tile: _Tile, carried: Sequence[KValue], sums: _Sums) -> _Sums:
+        """The accumulators with the sums of a group."""
+        multiply, columns = self.multiply, len(tile.columns)
+        cells = len(tile.rows) * columns
         excess = sums[cells : cells + columns] if multiply.moved else [None] * columns
         totals = sums[-len(tile.rows) :] if multiply.sums else [None] * len(tile.rows)
         for i in range(cells):
             r, c = divmod(i, columns)
             sums[i] = multiply.corrected(sums[i], excess[c], totals[r])
-        return self._scaled(tile, carried, sums[:cells], totals if product.sums else None)
+        return self._scaled(tile, carried, sums[:cells], totals if self.product.sums else None)
 
     def _prefetch(self, places: Sequence[KValue], size: int) -> None:
         memory = self.b.bindings[self.ev.binding_of[self.weights.value]]
@@ -312,19 +315,22 @@ class QuantisedGemm(Gemm):
         self, tile: _Tile, places: Sequence[KValue], sums: Sequence[KValue], steps: range, start: KValue
     ) -> _Sums:
         """The sums after some steps, whose positions of K are counted from ``start`` on."""
-        inner, multiply = self.product.reduced[-1], self.multiply
-        memory = self.b.bindings[self.ev.binding_of[self.weights.value]]
-        group, sums = self.weights.panels.group, list(sums)
+        multiply, sums, walk = self.multiply, list(sums), _Steps(places)
         for first in range(0, len(steps), multiply.most_steps):
             added = multiply.begun(sums)
             for k in steps[first : first + multiply.most_steps]:
-                if k % group == 0:
-                    offset = k * self.weights.panels.width
-                    parts = [multiply.parts(memory, place, offset) for place in places]
-                self.ev.bind(inner, start, k)
-                added = self._step(tile, [part[k % group // multiply.step] for part in parts], added)
+                added = self._advance(tile, walk, added, k, start)
             sums = multiply.ended(sums, added)
         return sums
+
+    def _advance(self, tile: _Tile, walk: _Steps, sums: Sequence[KValue], k: int, start: KValue) -> _Sums:
+        """The sums after the step at position ``k`` of K, counted from ``start`` on."""
+        multiply, panels = self.multiply, self.weights.panels
+        if k % panels.group == 0:
+            memory, offset = self.b.bindings[self.ev.binding_of[self.weights.value]], k * panels.width
+            walk.parts = [multiply.parts(memory, place, offset) for place in walk.places]
+        self.ev.bind(self.product.reduced[-1], start, k)
+        return self._step(tile, [part[k % panels.group // multiply.step] for part in walk.parts], sums)
 
     def _step(self, tile: _Tile, codes: Sequence[KValue], sums: Sequence[KValue]) -> _Sums:
         """One multiplication with a vector of codes for every cell, and for the sum of every row."""
@@ -394,3 +400,12 @@ class _Tile:
     rows: Sequence[KValue]
     columns: Sequence[KValue]
     panels: Sequence[KValue]
+
+
+@dataclass
+class _Steps:
+    """A walk over the codes of a group: where they begin in each panel, and those of the steps that lie side
+    by side."""
+
+    places: Sequence[KValue]
+    parts: list[tuple[KValue, ...]] = field(default_factory=list)

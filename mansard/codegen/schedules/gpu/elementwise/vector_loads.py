@@ -73,18 +73,17 @@ class VectorLoads:
     def words(self, value: Value, start: KValue) -> list[KValue] | None:
         """The chunk of an operand at ``start`` as single words; None if it has no vector loads."""
         self.fetch(start)
+        return self.loaded_words(value, start)
+
+    def loaded_words(self, value: Value, start: KValue) -> list[KValue] | None:
+        """`words`, without loads of other operands."""
+        self.ev.bind(self.group, start)
+        self.ev.vector = None
         for read, elements in self.reads:
             if read.value is value:
                 blocks = self._fetch(read, elements)
                 return [self.ev.b.extract(block, i) for block in blocks for i in range(block.type.lanes)]
         return None
-
-    def loaded_words(self, value: Value, start: KValue) -> list[KValue]:
-        """The chunk at ``start`` of one operand with vector loads, as single words."""
-        self.ev.bind(self.group, start)
-        self.ev.vector = None
-        (blocks,) = (self._fetch(read, elements) for read, elements in self.reads if read.value is value)
-        return [self.ev.b.extract(block, i) for block in blocks for i in range(block.type.lanes)]
 
     def serve(self, start: KValue, first: int, lanes: int) -> None:
         """Bind the loop to elements ``first`` to ``first + lanes`` of the chunk at ``start``, and stage the

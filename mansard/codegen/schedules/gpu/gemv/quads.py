@@ -9,10 +9,8 @@ vector and the others for nothing, which another instruction then multiplies.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from mansard.codegen.evaluate import Evaluator
-from mansard.codegen.kernel import KValue
+from mansard.codegen.kernel import KernelBuilder, KValue
 from mansard.codegen.kernel.quad_products import (
     SUMS,
     WORDS,
@@ -25,55 +23,45 @@ from mansard.codegen.schedules.common.dot_products import DotFactor, low_precisi
 from mansard.codegen.schedules.common.float12 import float12_product
 from mansard.codegen.schedules.gpu.gemv.form import Form
 from mansard.dtypes import DType
-from mansard.ir.types import Value
 
 BF16 = DType.BF16
 
 
-@dataclass(frozen=True)
-class QuadProduct:
-    """A product of a bf16 vector with weights of bf16 or in floats of 12 bits."""
-
-    x: DotFactor
-    nibbles: Value | None
-    """The other part of such weights."""
-
-
-def quad_product(nest: Nest, form: Form) -> QuadProduct | None:
-    """The factors of a product for matrix units; None for any other."""
-    root, inner = form.root, form.inner[-1]
+def quad_vector(nest: Nest, form: Form) -> DotFactor | None:
+    """The vector of a product for matrix units; None for any other product."""
+    root = form.root
     twelve = float12_product(nest, root)
     if twelve is not None:
-        return QuadProduct(twelve.x, twelve.low.value) if twelve.high.value is form.large.value else None
+        return twelve.x if twelve.high.value is form.large.value else None
     product = low_precision_product(nest, root)
     if product is None or product.left.value.type.dtype is not BF16:
         return None
     x = product.right if product.left.value is form.large.value else product.left
-    contiguous = dict(x.address.terms).get(inner) == 1
-    return QuadProduct(x, None) if contiguous and x.value is not form.large.value else None
+    contiguous = dict(x.address.terms).get(form.inner[-1]) == 1
+    return x if contiguous and x.value is not form.large.value else None
 
 
-def same_vector(forms: Sequence[Form], products: Sequence[QuadProduct]) -> bool:
+def same_vector(forms: Sequence[Form], vectors: Sequence[DotFactor]) -> bool:
     """Whether products read one vector in the same way along their loops over the depth."""
     places = set()
-    for form, product in zip(forms, products, strict=True):
+    for form, x in zip(forms, vectors, strict=True):
         own = {loop: (n, m) for n, group in enumerate(form.reduced) for m, loop in enumerate(group)}
-        terms = frozenset((own.get(loop, loop), step) for loop, step in product.x.address.terms)
-        places.add((product.x.value, product.x.address.offset, terms))
+        terms = frozenset((own.get(loop, loop), step) for loop, step in x.address.terms)
+        places.add((x.value, x.address.offset, terms))
     return len(places) == 1
 
 
 class QuadSums:
-    """The sums of some products over the rows of the vector."""
+    """The sums of some products with the rows of a vector."""
 
-    def __init__(self, ev: Evaluator, products: Sequence[QuadProduct], rows: int, lane: KValue) -> None:
-        self.b, self.products, self.rows, self.lane = ev.b, products, rows, lane
-        self.shared = len(products) == 2
+    def __init__(self, b: KernelBuilder, x: DotFactor, products: int, rows: int, lane: KValue) -> None:
+        self.b, self.x, self.products, self.rows, self.lane = b, x, products, rows, lane
+        self.shared = products == 2
 
     def zeros(self) -> list[KValue]:
         """The sums before there are any: one for every row where two products share it, else two for every
         product and row."""
-        count = self.rows if self.shared else 2 * len(self.products) * self.rows
+        count = self.rows if self.shared else 2 * self.products * self.rows
         return [self.b.const(0.0, DType.F32, SUMS)] * count
 
     def weights(self, words: KValue, nibbles: KValue | None) -> list[KValue]:

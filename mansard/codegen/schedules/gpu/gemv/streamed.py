@@ -18,16 +18,18 @@ from collections.abc import Callable, Sequence
 
 from mansard.codegen.evaluate import held_vectors, register_dtype
 from mansard.codegen.kernel import KValue
+from mansard.codegen.kernel.quad_products import WORDS
 from mansard.codegen.kernel.weight_streams import StreamedKernel
 from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.loop_nest import Nest, Read, Root
 from mansard.codegen.schedules.common import reduce
 from mansard.codegen.schedules.common.base import Frame
+from mansard.codegen.schedules.common.dot_products import DotFactor
 from mansard.codegen.schedules.gpu.gemv.form import Form, chunk_of, rows_of
 from mansard.codegen.schedules.gpu.gemv.fused import MAX_ROWS, forms_of
 from mansard.codegen.schedules.gpu.gemv.grouped import Chunk, GroupedSums, add_chunks
 from mansard.codegen.schedules.gpu.gemv.parts import Parts
-from mansard.codegen.schedules.gpu.gemv.quads import QuadProduct, QuadSums, quad_product, same_vector
+from mansard.codegen.schedules.gpu.gemv.quads import QuadSums, quad_vector, same_vector
 from mansard.codegen.schedules.gpu.gemv.rounded import RoundedRows
 from mansard.codegen.schedules.gpu.gemv.stream_layout import SUBGROUP, Factor, StreamLayout, layout
 from mansard.codegen.schedules.gpu.gemv.sums import GemvTile, ReducedMajor
@@ -36,6 +38,7 @@ from mansard.dtypes import DType
 from mansard.hal.weight_streams import MAX_SLOT, StreamOperand, WeightStream
 from mansard.ir import float12
 from mansard.ir.scalar import walk
+from mansard.ir.types import Value
 
 WIDTH = 256
 """Invocations of a workgroup."""
@@ -47,8 +50,8 @@ LANES, GROUPED_LANES = 8, 4
 """Elements of a register vector; where weights are small integers."""
 WORD = 4
 """Bytes of a word."""
-PAIRS = 8
-"""bf16 that matrix units multiply at a time, for each invocation."""
+PAIRED = 2 * WORDS
+"""bf16 that matrix units take at a time from each invocation."""
 
 
 def streamed(parts: Parts, target: KernelTarget, name: str) -> StreamedKernel | None:
@@ -110,17 +113,17 @@ class _Kernel:
 
     def _quads(self) -> QuadSums | None:
         """The sums by matrix units, where all products take these and read their vector in words."""
-        found = [quad_product(self.nest, p.form) for p in self.products]
-        products = [product for product in found if product is not None]
-        if len(products) < len(found) or not same_vector([p.form for p in self.products], products):
+        found = [quad_vector(self.nest, p.form) for p in self.products]
+        vectors = [x for x in found if x is not None]
+        if len(vectors) < len(found) or not same_vector([p.form for p in self.products], vectors):
             return None
-        for product, quad in zip(self.products, products, strict=True):
-            held = self.ev.held.get(quad.x.value)
+        held = self.ev.held.get(vectors[0].value)
+        for product in self.products:
             loads = {read.value: elements for read, elements in product.vector_loads.reads}
-            size = loads.get(quad.x.value, 0) if held is None else held.lanes
-            if (held is not None and held.dtype is not DType.BF16) or size % PAIRS or self.chunk % PAIRS:
+            size = loads.get(vectors[0].value, 0) if held is None else held.lanes
+            if (held is not None and held.dtype is not DType.BF16) or size % PAIRED or self.chunk % PAIRED:
                 return None
-        return QuadSums(self.ev, products, self.rows, self.lane)
+        return QuadSums(self.b, vectors[0], len(vectors), self.rows, self.lane)
 
     def layout(self) -> StreamLayout | None:
         """The layout of the stream, where there is one and its slots fit beside workgroup memory."""
@@ -223,9 +226,8 @@ class _Kernel:
         """An invocation's sums over a part, of every product and row. What products read beside the stream is
         requested before they wait for it."""
         b, every = self.b, [(p, c, r) for p in self.products for c in chunks for r in range(self.rows)]
-        for product in self.products:
-            product.vector_loads.begin()
         for product, nibbles in zip(self.products, self.nibbles, strict=True):
+            product.vector_loads.begin()
             streams = [product.form.large, *([nibbles] if nibbles is not None else [])]
             product.vector_loads.sources = dict.fromkeys((read.value for read in streams), None)
         for product, chunk, row in every:
@@ -255,33 +257,33 @@ class _Kernel:
         """`_part_sums` by matrix units."""
         totals = quads.zeros()
         weights: list[list[list[KValue]]] = []
-        for number in range(len(chunks)):
+        for at in range(len(chunks)):
             weights.append([])
-            for product, quad, operands in zip(
-                self.products, quads.products, self.stream.products, strict=True
-            ):
-                words = self.chunk * product.form.large.value.type.dtype.bits // (8 * WORD)
-                stored, nibbles = self._words(slot, operands.weights, number)(words), None
-                if quad.nibbles is not None:
-                    ((_, lower),) = operands.factors
-                    nibbles = self._words(slot, lower, number)(words // 2)
+            for number, product in enumerate(self.products):
+                sources, lower = self._sources(slot, number, at), self.nibbles[number]
+                large = product.form.large
+                words = self.chunk * large.value.type.dtype.bits // (8 * WORD)
+                stored = sources[large.value](words)
+                nibbles = sources[lower.value](words // 2) if lower is not None else None
                 weights[-1].append(quads.weights(stored, nibbles))
         self.b.stream_next()
         for number, chunk in enumerate(chunks):
-            x = [self._x_words(quads.products[0], chunk, row, first) for row in range(self.rows)]
+            x = [self._x_words(quads.x, chunk, row, first) for row in range(self.rows)]
             totals = quads.added(totals, weights[number], x)
         return quads.mine(totals)
 
-    def _x_words(self, quad: QuadProduct, chunk: Sequence[KValue], row: int, first: KValue) -> list[KValue]:
+    def _x_words(self, x: DotFactor, chunk: Sequence[KValue], row: int, first: KValue) -> list[KValue]:
         """The words of the vector beside an invocation's load of weights."""
         product = self.products[0]
-        start, value = self._bind(product, chunk, row, first), quad.x.value
-        if value not in self.ev.held:
-            return product.vector_loads.loaded_words(value, start)
+        start = self._bind(product, chunk, row, first)
+        if x.value not in self.ev.held:
+            loaded = product.vector_loads.loaded_words(x.value, start)
+            assert loaded is not None
+            return loaded
         words = []
         for element in range(0, self.chunk, self.lanes):
             self.ev.bind(product.form.inner, start, element)
-            vector = self.ev.held_words(value, quad.x.address)
+            vector = self.ev.held_words(x.value, x.address)
             words += [self.b.extract(vector, at) for at in range(vector.type.lanes)]
         return words
 
@@ -295,14 +297,9 @@ class _Kernel:
         """Load a product's share of a slot; the factors of each of an invocation's loads, where weights have
         some."""
         product, operands, grouped = self.products[number], self.stream.products[number], self.grouped[number]
-        nibbles = self.nibbles[number]
         factors: list[list[KValue]] = []
         for at, chunk in enumerate(chunks):
-            sources = {product.form.large.value: self._words(slot, operands.weights, at)}
-            if nibbles is not None:
-                ((_, lower),) = operands.factors
-                sources[nibbles.value] = self._words(slot, lower, at)
-            product.vector_loads.sources = sources
+            product.vector_loads.sources = self._sources(slot, number, at)
             for row in range(self.rows):
                 product.vector_loads.fetch(self._bind(product, chunk, row, first))
             if grouped is None:
@@ -335,6 +332,15 @@ class _Kernel:
         if self.rounded is not None:
             return [self.rounded.add(part) for part in parts]
         return add_chunks(parts, self.lanes)
+
+    def _sources(self, slot: KValue, number: int, at: int) -> dict[Value, Callable[[int], KValue]]:
+        """What gives the words of a product's weights in a slot, by the value and for a load's number."""
+        operands, nibbles = self.stream.products[number], self.nibbles[number]
+        sources = {self.products[number].form.large.value: self._words(slot, operands.weights, at)}
+        if nibbles is not None:
+            ((_, lower),) = operands.factors
+            sources[nibbles.value] = self._words(slot, lower, at)
+        return sources
 
     def _words(self, slot: KValue, operand: StreamOperand, number: int) -> Callable[[int], KValue]:
         """The words of a slot that are an invocation's load of an operand by its number."""
