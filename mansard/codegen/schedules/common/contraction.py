@@ -10,7 +10,7 @@ Two forms:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
 from mansard.codegen.loop_nest import Nest, Root
@@ -63,7 +63,9 @@ def analyse(nest: Nest, root: Root) -> Shape:
         row = _row(nest, [g for g in outer if g is not column], reads, column)
         form = "outer"
     else:
-        ranked = sorted(outer, key=lambda g: (-_reuse(reads, g), -estimate(nest.total(g))))
+        # Operands that the same loops index are parts of one, such as a weight stored in two.
+        walks = {frozenset(read) for read in reads}
+        ranked = sorted(outer, key=lambda g: (-_reuse(walks, g), -estimate(nest.total(g))))
         column = ranked[0] if ranked else None
         row = next((g for g in ranked[1:] if _complementary(reads, g, column)), None)
         form = "dot"
@@ -71,7 +73,7 @@ def analyse(nest: Nest, root: Root) -> Shape:
     return Shape(form, column, row, rest, reduced)
 
 
-def _reuse(reads: Sequence[dict[int, DimLike]], group: Group) -> int:
+def _reuse(reads: Iterable[Container[int]], group: Group) -> int:
     """The number of operands that are invariant in a loop."""
     return sum(group[-1] not in read for read in reads)
 

@@ -227,10 +227,7 @@ class _Stream:
         inits = [reduce.start(b, self.root, lanes) for _ in cells]
         step = b.idx(parameters.lanes * parameters.unroll)
         with b.for_(b.idx(0), end, step, inits=inits) as loop, self.ev.scope():
-            passes = parameters.unroll // len(parts)
-            for column in list(dict.fromkeys(column for _, column in points))[
-                parts[0] // len(parts) :: passes
-            ]:
+            for column in self._prefetched(points, parts):
                 self._prefetch((0, column), inner, loop.index)
             sums = [
                 self._step(point, inner, loop.index, part, total)
@@ -242,7 +239,7 @@ class _Stream:
     def _prefetched(self, points: Sequence[Point], parts: Sequence[int]) -> list[KValue]:
         """The columns of a pass over some parts before which others are prefetched: each of them in one
         pass, so that memory is read in order."""
-        columns = [column for row, column in points if row == 0]
+        columns = list(dict.fromkeys(column for _, column in points))
         return columns[parts[0] // len(parts) :: self.parameters.unroll // len(parts)]
 
     def _tail(
