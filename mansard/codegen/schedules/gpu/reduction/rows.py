@@ -27,13 +27,15 @@ from mansard.codegen.schedules.common.base import (
     power_of_two_below,
 )
 from mansard.codegen.schedules.gpu.reduction.cooperative_group import CooperativeGroup, subgroup_size
-from mansard.codegen.schedules.gpu.reduction.fold import Fold
+from mansard.codegen.schedules.gpu.reduction.fold import Fold, plain_reads
 from mansard.dims import DimLike
 
 MAX_LANES = 4
 """Lanes of a SPIR-V vector."""
 HELD = 8
 """The most vectors of a row that an invocation keeps in registers; with more it reads them again."""
+AHEAD = 8
+"""Vectors that an invocation loads before the first reduction for what comes behind it."""
 PACK = 4
 """Subgroups per workgroup if each has a separate row."""
 SERIAL, SHORTEST = 32, 13
@@ -137,6 +139,7 @@ class Rows:
                 row = self.frame.minimum(row, ev.dim(dims.add(self.rows, -1)))
         if self.groups:
             self.frame.bind_flat(self.groups, row)
+        self._load_ahead()
         for root in self.nest.roots:
             if root.reduces:
                 self._reduce(root, inside)
@@ -144,6 +147,26 @@ class Rows:
                 self._store(root, inside)
             else:
                 self._store_one(root, ev.root(root), inside)
+
+    def _load_ahead(self) -> None:
+        """Request what is read up to the last barrier of a row before the first reduction, as far as registers
+        hold it, and what the first reduction reads last: it is waited for first."""
+        nest, ev, left = self.nest, self.ev, AHEAD
+        first = next((n for n, root in enumerate(nest.roots) if root.reduces), None)
+        if first is None:
+            return
+        taken = {read.value for root in nest.roots[: first + 1] for read in nest.reads(root)}
+        for root in (*nest.roots[first + 1 :], nest.roots[first]):
+            reads = plain_reads(nest, root, {*ev.held, *(taken if root is not nest.roots[first] else ())})
+            count = self._count(root)
+            if not root.inner or count is None or count * len(reads) > left:
+                continue
+            left -= count * len(reads)
+            for number in range(count):
+                self._bind(root, self._place(root, number)[0])
+                for value, address in reads.items():
+                    ev.provide(value, address, ev.load(value, address))
+            self.ev.vector = None
 
     # Positions in a row -----------------------------------------------------------------------
     def _count(self, root: Root) -> int | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 from mansard import dims
@@ -26,8 +27,9 @@ from mansard.codegen.schedules.common.base import (
 )
 from mansard.codegen.schedules.common.contraction import Group
 from mansard.codegen.schedules.gpu.reduction.cooperative_group import Scratch
-from mansard.codegen.schedules.gpu.reduction.fold import Fold
+from mansard.codegen.schedules.gpu.reduction.fold import Fold, plain_reads
 from mansard.dtypes import DType
+from mansard.ir.types import Value
 
 WORKGROUP = 128
 COLUMNS = 32
@@ -148,18 +150,34 @@ class _StridedRows:
             ev.bind(last, self.b.mul(vector, self.b.idx(self.lanes)))
         if self.lanes > 1:
             ev.vector, ev.multiple = (last[-1], self.lanes), self.lanes
+        self._elements: list[KValue] = []
+        self._load_ahead()
         for root in self.nest.roots:
             if root.reduces:
                 self._reduce(root, inside)
             else:
                 self._store(root, inside)
 
+    def _load_ahead(self) -> None:
+        """Request what the reductions of a row read before the first one has to be waited for."""
+        nest, ev, left = self.nest, self.ev, HELD
+        taken: set[Value] = set()
+        for root in (r for r in nest.roots if r.reduces and self.slices > 1):
+            reads = plain_reads(nest, root, taken)
+            left -= len(reads) * self._held(root)
+            if not self._is_held(root) or left < 0:
+                return
+            taken |= reads.keys()
+            for _ in self._each(root):
+                for value, address in reads.items():
+                    ev.provide(value, address, ev.load(value, address))
+
     def _reduce(self, root: Root, inside: KValue | None) -> None:
         b, ev, groups = self.b, self.ev, self.inner[root]
         fold = Fold(self.frame, root, self.lanes)
         if self._is_held(root):
             # No scope: what is read and computed here serves the roots that follow.
-            state: Sequence[KValue] = fold.start(b.idx(0))
+            state: Sequence[KValue] = fold.start(b.idx(0) if self.slices == 1 else self.slice)
             for place in self._each(root):
                 state = fold.step(state, place)
         elif self.slices > 1 or fold.is_arg:
@@ -179,18 +197,29 @@ class _StridedRows:
             self._store_one(root, result, inside)
 
     def _is_held(self, root: Root) -> bool:
-        """Whether an invocation keeps whole rows in registers."""
+        """Whether an invocation keeps its elements of a row in registers."""
         total = self.nest.total(root.inner)
-        return self.slices == 1 and isinstance(total, int) and total * self.lanes <= HELD
+        return isinstance(total, int) and total % self.slices == 0 and self._held(root) <= HELD
+
+    def _held(self, root: Root) -> int:
+        """The registers that would take."""
+        return estimate(self.nest.total(root.inner)) // self.slices * self.lanes
 
     def _each(self, root: Root) -> Iterator[KValue]:
-        """A loop over the row's elements, which it binds."""
+        """A loop over an invocation's elements of a row, which it binds."""
         groups = self.inner[root]
-        extents = [estimate(self.nest.total(g)) for g in groups]
-        for number, values in enumerate(itertools.product(*(range(e) for e in extents))):
-            for group, value in zip(groups, values, strict=True):
-                self.ev.bind(group, self.b.idx(value))
-            yield self.b.idx(number)
+        if self.slices == 1:
+            extents = [estimate(self.nest.total(g)) for g in groups]
+            for number, values in enumerate(itertools.product(*(range(e) for e in extents))):
+                for group, value in zip(groups, values, strict=True):
+                    self.ev.bind(group, self.b.idx(value))
+                yield self.b.idx(number)
+            return
+        for number in range(estimate(self.nest.total(root.inner)) // self.slices):
+            if number == len(self._elements):
+                self._elements.append(self.b.add(self.slice, self.b.idx(number * self.slices)))
+            self.frame.bind_flat(groups, self._elements[number])
+            yield self._elements[number]
 
     def _combine(self, combiner: str, value: KValue) -> KValue:
         """Combine the slices' results for each row."""
@@ -221,8 +250,9 @@ class _StridedRows:
             self._store_one(root, None, inside)
             return
         if self._is_held(root):
-            for _ in self._each(root):
-                self._store_point(root, ())
+            with self._guard(inside):
+                for _ in self._each(root):
+                    self._store_point(root, ())
             return
         if self.slices == 1:
             with ev.scope():
@@ -233,6 +263,14 @@ class _StridedRows:
         with b.if_(yes), b.for_(self.slice, total, b.idx(self.slices)) as loop, ev.scope():
             self.frame.bind_flat(groups, loop.index)
             self._store_point(root, ())
+
+    @contextmanager
+    def _guard(self, inside: KValue | None) -> Iterator[None]:
+        if inside is None:
+            yield
+            return
+        with self.b.if_(inside), self.ev.scope():
+            yield
 
     def _store_point(self, root: Root, _: Sequence[KValue]) -> Sequence[KValue]:
         self.ev.store(root.op.output, self.nest.store_address(root), self.ev.root(root))
