@@ -188,6 +188,25 @@ def test_subgroup_reduce(machine, combiner, dtype):
     np.testing.assert_allclose(out, expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_subgroup_reduce_each(machine, count):
+    """Lavapipe's subgroups have four invocations or more."""
+    threads, count = (64, count) if machine.is_gpu else (1, 1)
+    bindings = [(F32, False), (I32, True), (F32, True)]
+    b = KernelBuilder("each", bindings, 0, workgroup=(threads, 1, 1), index=I32)
+    i = b.local_id(0)
+    b.store(b.bindings[1], i, b.subgroup_place("subgroup_size"))
+    parts = [b.load(b.bindings[0], b.add(b.mul(i, b.idx(count)), b.idx(n))) for n in range(count)]
+    b.store(b.bindings[2], i, b.subgroup_reduce_each("add", parts))
+    x = RNG.uniform(0.5, 1.5, (threads, count)).astype(np.float32)
+    sizes, out = np.zeros(threads, np.int32), np.zeros(threads, np.float32)
+    machine.run(b.build(), [x.reshape(-1), sizes, out])
+    size = int(sizes[0])
+    totals = x.reshape(-1, size, count).sum(1)
+    expected = np.tile(totals, (1, size // count)) if machine.is_gpu else totals
+    np.testing.assert_allclose(out, expected.reshape(-1), rtol=1e-5)
+
+
 def test_subgroup_scan_and_places(machine):
     threads = 64 if machine.is_gpu else 1
     b = KernelBuilder(

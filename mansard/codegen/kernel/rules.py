@@ -327,6 +327,14 @@ def _subgroup(v: InstCheck, inst: Inst) -> None:
     _combine(v, inst)
 
 
+def _subgroup_each(v: InstCheck, inst: Inst) -> None:
+    count, types = len(inst.args), {arg.type for arg in inst.args}
+    v.require(count > 0 and count & (count - 1) == 0, "the number of operands is not a power of two")
+    v.require(types == {v.result(inst)}, "the operands have not all the result's type")
+    v.require(inst.attrs["combiner"] in ("add", "mul"), "the combiner is not add or mul")
+    _subgroup(v, inst)
+
+
 def _place(v: InstCheck, inst: Inst) -> None:
     v.require(is_scalar_int(v.result(inst)), "the result is not a scalar i32 or i64")
 
@@ -382,6 +390,7 @@ RULES: dict[str, tuple[int, bool, _Rule]] = {
     "iota": (0, True, _iota),
     "reduce": (1, True, _combine),
     "subgroup_reduce": (1, True, _subgroup),
+    "subgroup_reduce_each": (-1, True, _subgroup_each),
     "subgroup_scan": (1, True, _subgroup),
     **dict.fromkeys(("subgroup_id", "subgroup_count", "subgroup_lane", "subgroup_size"), (0, True, _place)),
     "atomic": (2, False, _atomic),

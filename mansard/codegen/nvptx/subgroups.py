@@ -17,8 +17,13 @@ from mansard.dtypes import DType
 from mansard.errors import CodegenError
 
 _SHUFFLE = "llvm.nvvm.shfl.sync.bfly.i32"
-_OPS = STREAM_OPS | QUAD_OPS | {"subgroup_reduce", "subgroup_scan"}
-_VARYING = frozenset({"local_id", "subgroup_lane", "subgroup_scan", "atomic", "stream_load", "quad_products"})
+_OPS = STREAM_OPS | QUAD_OPS | {"subgroup_reduce", "subgroup_reduce_each", "subgroup_scan"}
+_VARYING = frozenset(
+    {
+        *("local_id", "subgroup_lane", "subgroup_reduce_each", "subgroup_scan"),
+        *("atomic", "stream_load", "quad_products"),
+    }
+)
 _UNIFORM = frozenset({"subgroup_reduce"})
 
 
@@ -31,6 +36,28 @@ def emit_reduce(f: FunctionEmitter, inst: Inst) -> None:
         name = combine(f, combiner, type_, name, _shuffled(f, type_, name, step))
         step //= 2
     f.bind(inst.result, name)
+
+
+def emit_reduce_each(f: FunctionEmitter, inst: Inst, thread: str) -> None:
+    """A butterfly whose steps halve the values: an invocation keeps those that have its number's bit, and
+    gives away the others. ``thread``: the invocation's number in the workgroup, an i32."""
+    type_, combiner = result_type(inst), inst.attrs["combiner"]
+    scalar, names = text.type_name(type_), [f.name(arg) for arg in inst.args]
+    step = 1
+    while step < SUBGROUP:
+        if len(names) == 1:
+            names = [combine(f, combiner, type_, names[0], _shuffled(f, type_, names[0], step))]
+        else:
+            bit = f.temp(f"and i32 {thread}, {step}")
+            upper = f.temp(f"icmp ne i32 {bit}, 0")
+            both = []
+            for low, high in zip(names[::2], names[1::2], strict=True):
+                kept = f.temp(f"select i1 {upper}, {scalar} {high}, {scalar} {low}")
+                given = f.temp(f"select i1 {upper}, {scalar} {low}, {scalar} {high}")
+                both.append(combine(f, combiner, type_, kept, _shuffled(f, type_, given, step)))
+            names = both
+        step *= 2
+    f.bind(inst.result, names[0])
 
 
 def _shuffled(f: FunctionEmitter, type_: KType, name: str, step: int) -> str:

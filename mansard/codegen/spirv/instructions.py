@@ -36,7 +36,12 @@ from mansard.codegen.spirv.matrix import (
 from mansard.codegen.spirv.matrix_elements import emit_matrix_convert, emit_matrix_map, emit_matrix_reduce
 from mansard.codegen.spirv.memory import emit_atomic, emit_barrier, emit_load, emit_store, emit_store_lane
 from mansard.codegen.spirv.packed import emit_dot_bytes, emit_load_words, emit_unpack
-from mansard.codegen.spirv.subgroups import SUBGROUP_BUILTINS, emit_subgroup_builtin, emit_subgroup_combine
+from mansard.codegen.spirv.subgroups import (
+    SUBGROUP_BUILTINS,
+    emit_reduce_each,
+    emit_subgroup_builtin,
+    emit_subgroup_combine,
+)
 from mansard.codegen.spirv.vectors import (
     emit_extract,
     emit_insert,
@@ -188,5 +193,6 @@ _RULES: dict[str, _Rule] = {
     "matrix_reduce": emit_matrix_reduce,
     "matrix_convert": emit_matrix_convert,
     **dict.fromkeys(("subgroup_reduce", "subgroup_scan"), emit_subgroup_combine),
+    "subgroup_reduce_each": emit_reduce_each,
     **dict.fromkeys(SUBGROUP_BUILTINS, emit_subgroup_builtin),
 }

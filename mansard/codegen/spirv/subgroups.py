@@ -40,6 +40,17 @@ def emit_subgroup_combine(f: KernelEmitter, inst: Inst) -> None:
     f.bind(inst.result, normalized(f, value, type_))
 
 
+def emit_reduce_each(f: KernelEmitter, inst: Inst) -> None:
+    """A reduction of each operand, and the choice of one."""
+    b, count = f.expansion(), len(inst.args)
+    totals = [b.subgroup_reduce(inst.attrs["combiner"], value) for value in inst.args]
+    number = b.binary("and", b.subgroup_place("subgroup_lane"), b.idx(count - 1))
+    chosen = totals[0]
+    for other, total in enumerate(totals[1:], 1):
+        chosen = b.select(b.compare("eq", number, b.idx(other)), total, chosen)
+    f.bind(inst.result, f.inline(b, chosen))
+
+
 def _group(f: KernelEmitter, op: str, type_: Id, *operands: Operand) -> Id:
     return f.op(op, type_, f.module.int_constant(SCOPE["Subgroup"]), *operands)
 

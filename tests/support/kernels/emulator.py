@@ -186,6 +186,12 @@ class _Workgroup:
             self.whole(mask)
             groups = args[0].reshape(-1, self.subgroup)
             return np.repeat(_COMBINED[attrs["combiner"]](groups, axis=1), self.subgroup)[:, None]
+        if op == "subgroup_reduce_each":
+            self.whole(mask)
+            combined = _COMBINED[attrs["combiner"]]
+            totals = [combined(arg.reshape(-1, self.subgroup), axis=1) for arg in args]
+            numbers = np.arange(self.subgroup) % len(args)
+            return np.stack(totals, axis=1)[:, numbers].reshape(-1, 1)
         if op == "select":
             return np.where(args[0], args[1], args[2])
         if op == "cast":

@@ -107,13 +107,16 @@ class DirectAttention(TileRows):
         self.lane, self.number = b.subgroup_place("subgroup_lane"), b.subgroup_place("subgroup_id")
         pair = [b.add(self.lane, b.idx(n * self.size)) for n in range(self.rounds)]
         self.mine = [self._split(p) for p in pair]
-        """Key and row of an invocation's pairs; past the last pair the last one."""
+        """Key and row of an invocation's pairs; past the last pair others once more."""
 
     def _split(self, pair: KValue) -> tuple[KValue, KValue, KValue | None]:
         b, inside = self.b, None
         if self.pairs % self.size:
             inside = b.compare("lt", pair, b.idx(self.pairs))
-            pair = self.frame.minimum(pair, b.idx(self.pairs - 1))
+            if self.pairs & (self.pairs - 1) == 0:
+                pair = b.binary("and", pair, b.idx(self.pairs - 1))
+            else:
+                pair = self.frame.minimum(pair, b.idx(self.pairs - 1))
         key, row = self.frame.decode(pair, (self.tile.keys, self.tile.rows))
         return key, row, inside
 
@@ -191,10 +194,16 @@ class DirectAttention(TileRows):
     def _scores(self, keys: Sequence[Sequence[KValue]]) -> list[KValue]:
         """Those of an invocation's pairs, of which each subgroup computes all."""
         b, scores = self.b, [self.b.const(0.0, F32)] * self.rounds
+        parts = []
         for number in range(self.pairs):
             key, row = divmod(number, self.tile.rows)
+            parts.append(self._dot(self.queries[row], keys[key]))
+        if self.pairs & (self.pairs - 1) == 0:
+            starts = range(0, self.pairs, self.size)
+            return [b.subgroup_reduce_each("add", parts[at : at + self.size]) for at in starts]
+        for number, part in enumerate(parts):
             at, lane = divmod(number, self.size)
-            score = b.subgroup_reduce("add", self._dot(self.queries[row], keys[key]))
+            score = b.subgroup_reduce("add", part)
             mine = b.compare("eq", self.lane, b.idx(lane))
             scores[at] = b.select(mine, score, scores[at]) if lane else score
         return scores
