@@ -154,6 +154,12 @@ class Evaluator(Positions):
         """A whole vector of a value that is held, as words."""
         return self.b.words(self._held_vector(self.held[value], self.linear(address)[0]))
 
+    def hold(self, value: Value, element: KValue, vector: KValue) -> None:
+        """Store a whole vector of a value that is held, as it is in memory, from an element on."""
+        memory = self.held[value]
+        shift = self.b.idx(memory.lanes.bit_length() - 1)
+        self.b.store(memory, self._held_place(self.b.binary("shr", element, shift)), vector)
+
     def _held_vector(self, memory: SharedMemory, base: KValue) -> KValue:
         """The vector that begins with an element, as it is stored."""
         b, shift = self.b, self.b.idx(memory.lanes.bit_length() - 1)

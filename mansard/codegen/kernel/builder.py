@@ -20,6 +20,7 @@ from mansard.codegen.kernel.ir import (
     SharedMemory,
 )
 from mansard.dtypes import DType
+from mansard.hal.exchanges import NO_EXCHANGE
 
 _COMMUTATIVE_ZERO = ("add", "or", "xor")
 _COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
@@ -61,6 +62,8 @@ class KernelBuilder:
         self.index = index
         self.subgroup = 0
         """See `Kernel.subgroup`."""
+        self.exchange = NO_EXCHANGE
+        """See `Kernel.exchange`."""
         self._shared: list[SharedMemory] = []
         self._block = Block()
         self._root = self._block
@@ -379,6 +382,11 @@ class KernelBuilder:
         attrs = {"loses_nan": True} if loses_nan else {}
         return self.inst("subgroup_reduce", (a,), a.type, combiner=combiner, **attrs)
 
+    def subgroup_reduce_each(self, combiner: str, values: Sequence[KValue]) -> KValue:
+        """For each invocation of the subgroup the `subgroup_reduce` of the value with its number modulo their
+        count, which is a power of two."""
+        return self.inst("subgroup_reduce_each", values, values[0].type, combiner=combiner)
+
     def subgroup_scan(self, combiner: str, a: KValue) -> KValue:
         """A scalar of every active invocation of the subgroup up to this one, combined."""
         return self.inst("subgroup_scan", (a,), a.type, combiner=combiner)
@@ -444,4 +452,5 @@ class KernelBuilder:
             self._root,
             self.index,
             self.subgroup,
+            exchange=self.exchange,
         )

@@ -61,6 +61,9 @@ float12            [u8 vector, u8 vector of half the lanes] to bf16: the bytes a
 reduce             [vector]; attrs combiner: add mul min max and or; any association
 subgroup_reduce    [scalar]; attrs combiner; over the active invocations of the subgroup; attrs loses_nan
                    says that min and max may ignore NaN
+subgroup_reduce_each
+                   [scalars, a power of two of them]; attrs combiner: add mul; invocation n has the
+                   subgroup_reduce of number n modulo their count; over whole subgroups of no fewer
 subgroup_scan      [scalar]; attrs combiner: add mul min max; over the active invocations of the subgroup up
                    to and with this one, in the order of their subgroup_lane
 subgroup_id        int; which subgroup of the workgroup this is
@@ -85,6 +88,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Union
 
 from mansard.dtypes import DType
+from mansard.hal.exchanges import NO_EXCHANGE, Exchange
 
 if TYPE_CHECKING:
     from mansard.codegen.kernel.weight_streams import StreamedKernel
@@ -241,6 +245,8 @@ class Kernel:
     """Invocations that a subgroup must have for the kernel to be right; 0: any number will do."""
     streamed: StreamedKernel | None = None
     """The same for persistent kernels, which copy its constants ahead."""
+    exchange: Exchange = NO_EXCHANGE
+    """What it may pass on within a persistent kernel (`mansard.codegen.kernel.exchanges`)."""
 
     def __str__(self) -> str:
         from mansard.codegen.kernel.printer import print_kernel

@@ -15,7 +15,7 @@ from mansard.codegen.llvm.instructions import emit_inst, result_type
 from mansard.codegen.nvptx import warpgroup_product
 from mansard.codegen.nvptx.packed import emit_dot_bytes, emit_load_words, emit_unpack
 from mansard.codegen.nvptx.quad_products import emit_float12_pairs, emit_quad_products
-from mansard.codegen.nvptx.subgroups import check_reached_by_all, emit_reduce
+from mansard.codegen.nvptx.subgroups import check_reached_by_all, emit_reduce, emit_reduce_each
 from mansard.codegen.nvptx.target import SUBGROUP, PtxTarget
 from mansard.dtypes import DType
 from mansard.errors import CodegenError
@@ -262,6 +262,7 @@ _RULES: dict[str, Callable[[PtxEmitter, Inst], None]] = {
     "dot_bytes": emit_dot_bytes,
     "exp2_native": _exp2_native,
     "subgroup_reduce": emit_reduce,
+    "subgroup_reduce_each": lambda f, inst: emit_reduce_each(f, inst, f.special("tid.x", DType.I32)),
     "workgroups": lambda f, inst: f.bind(inst.result, f.workgroups(result_type(inst).dtype)),
     "stream_wait": lambda f, inst: f.bind(inst.result, f.stream_wait()),
     "stream_load": _stream_load,

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 
 from mansard.codegen.kernel import Binding, Kernel, SharedMemory
 from mansard.codegen.kernel.verify import verify
-from mansard.codegen.nvptx.function import PtxEmitter
+from mansard.codegen.nvptx.exchanges import ExchangeEmitter
 from mansard.codegen.nvptx.module import assembly
 from mansard.codegen.nvptx.target import HOPPER, TRIPLE, PtxTarget
 from mansard.dtypes import DType
 from mansard.errors import CodegenError
+from mansard.hal.exchanges import NO_EXCHANGE, Exchange
 from mansard.hal.weight_streams import WeightStream
 
 REGISTERS = {
@@ -27,6 +28,7 @@ REGISTERS = {
     "thread": "i32",
     "memory": "ptr addrspace(3)",
     "barrier": "i32",
+    "polls": "i32",
 }
 """The registers that a body reads, and their types."""
 END = "JOIN"
@@ -51,9 +53,11 @@ class Body:
     shared: int
     stream: WeightStream | None = None
     """The weights that it reads from a stream."""
+    exchange: Exchange = NO_EXCHANGE
+    """The values that it may pass on or wait for."""
 
 
-class BodyEmitter(PtxEmitter):
+class BodyEmitter(ExchangeEmitter):
     """Emits a kernel as a function."""
 
     def __init__(self, kernel: Kernel, target: PtxTarget, metadata: list[str]) -> None:
@@ -151,7 +155,8 @@ def body(kernel: Kernel, target: PtxTarget = HOPPER) -> Body:
         *metadata,
     ]
     code = assembly("\n".join(parts) + "\n", target)
-    return Body(_block(kernel.name, code), kernel.workgroup[0], emitter.shared_bytes, stream)
+    exchange = Exchange(emitter.exchanged, kernel.exchange.overwrites)
+    return Body(_block(kernel.name, code), kernel.workgroup[0], emitter.shared_bytes, stream, exchange)
 
 
 def _block(name: str, code: str) -> str:

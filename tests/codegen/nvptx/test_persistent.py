@@ -43,7 +43,7 @@ def test_a_body_reads_registers_and_ends_at_a_label():
     assert not re.search(r"\bret\b|\.param|\.func|%tid|%ctaid", made.text)
     assert "bra JOIN;" in made.text
     read = set(re.findall(r"mov\.b(?:32|64)\s+%\w+, (\w+);", made.text)) & REGISTERS.keys()
-    assert read == REGISTERS.keys()
+    assert read == REGISTERS.keys() - {"polls"}, "nothing is exchanged"
     assert re.search(r"bar\.sync %r\d+, 64;", made.text), "a workgroup may be a part of a block"
     assert made.text.count("shfl.sync.bfly") == 5
 

@@ -24,6 +24,7 @@ from typing import Any
 
 from mansard.drivers.vulkan.instance.features import PTX_SM_90A
 from mansard.errors import ArtifactError
+from mansard.hal.exchanges import NO_EXCHANGE, Exchange
 from mansard.hal.executable import ExecutableSpec
 from mansard.hal.weight_streams import ALIGNMENT, MAX_OPERANDS, MAX_SLOT, StreamOperand, WeightStream
 
@@ -48,6 +49,8 @@ class BodyInfo:
     """The bindings that it writes."""
     stream: WeightStream | None = None
     """The weights that are copied ahead for it."""
+    exchange: Exchange = NO_EXCHANGE
+    """The values that it may pass on or wait for."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +111,8 @@ def join_body(body: ShaderModule, spirv: ShaderModule) -> tuple[str, bytes, tupl
     info: dict[str, Any] = {"shared": body.body.shared, "writes": list(body.body.writes)}
     if (stream := body.body.stream) is not None:
         info["stream"] = [stream.rows, stream.parts, *map(list, stream.operands)]
+    exchange = body.body.exchange
+    info["exchange"] = [sorted(exchange.bindings), sorted(exchange.overwrites)]
     head: list[dict[str, Any]] = [
         {"abi": spirv.abi, "bytes": len(spirv.code), "requires": list(spirv.requires)},
         {"abi": body.abi, "bytes": len(body.code), "requires": [], "threads": body.threads, "body": info},
@@ -189,9 +194,11 @@ def _body_info(spec: ExecutableSpec, part: Mapping[str, Any]) -> BodyInfo:
     shared, writes = int(part["shared"]), tuple(map(int, part["writes"]))
     given = part.get("stream")
     stream = _stream(spec, given) if given is not None else None
-    if shared < 0 or min(writes, default=0) < 0:
+    exchange = Exchange(*(frozenset(map(int, bindings)) for bindings in part.get("exchange", ())))
+    numbers = {*writes, *exchange.bindings, *exchange.overwrites}
+    if shared < 0 or min(numbers, default=0) < 0 or not exchange.overwrites <= set(writes):
         raise _broken(spec)
-    return BodyInfo(shared, writes, stream)
+    return BodyInfo(shared, writes, stream, exchange)
 
 
 def _stream(spec: ExecutableSpec, part: Sequence[Any]) -> WeightStream:

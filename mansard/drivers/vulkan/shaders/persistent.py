@@ -4,7 +4,8 @@ A persistent kernel has as many blocks as the device can hold at a time. Records
 to run next, with which arguments, and between two that depend on each other all blocks wait at a counter.
 That takes about as long as a pipeline barrier. What it gains: weights of later dispatches are copied to
 shared memory in the meantime (`mansard.drivers.vulkan.shaders.weight_streams`), which no dispatch can do that
-has not begun.
+has not begun. And dispatches that pass on small vectors (`mansard.hal.exchanges`) need no wait for all blocks:
+they wait for the elements that they read.
 
 A dispatch is run by the *body* of its kernel, PTX statements (`mansard.codegen.nvptx.persistent`) that end at
 the label ``JOIN`` and find in registers:
@@ -16,6 +17,7 @@ the label ``JOIN`` and find in registers:
     thread    the number of the invocation in its workgroup
     memory    the address in shared memory of the workgroup's
     barrier   the hardware barrier of the workgroup's invocations
+    polls     which of the dispatch's bindings are exchanged values, a bit for each
 
 A block of `THREADS` runs several smaller workgroups at a time. All blocks have to be on the device at the
 same time, or they would wait for ever. So launches are recorded for one queue, which begins work in order;
@@ -34,6 +36,7 @@ from weakref import WeakValueDictionary
 from mansard.drivers.vulkan.shaders import weight_streams
 from mansard.drivers.vulkan.shaders.abi import PTX, BodyInfo, ShaderModule
 from mansard.drivers.vulkan.shaders.weight_streams import Slots, slots_for
+from mansard.hal.exchanges import Exchange
 from mansard.hal.executable import EntryPoint
 from mansard.hal.service import Finalizer
 from mansard.hal.weight_streams import WeightStream
@@ -51,15 +54,18 @@ MAX_SHARED = 46 * 1024
 loses the device when a PTX kernel asks for more than 48 KiB."""
 RECORD = 256
 """Bytes of a record."""
-HEAD_WORDS = 2
-"""Words of a record before the argument table: the number of the body and ``groups``, and whether to wait."""
+HEAD_WORDS = 4
+"""Words of a record before the argument table: the number of the body and ``groups``; whether to wait, and
+``polls``; the memory of exchanged values that all blocks empty again, its address and its units of `FILL`."""
+FILL = 16
+"""Bytes that an invocation empties at a time."""
 MAX_WORDS = RECORD // 8 - HEAD_WORDS
 """The most words of an argument table."""
 COUNTERS = 256
 """Bytes behind the records: the count of blocks that have arrived at barriers so far, and `DONE` bytes
 further that of blocks which have finished. The last one to finish sets both to 0."""
 DONE = 128
-POLLS = 1 << 25
+LOOKS = 1 << 25
 """How often a block looks at the counter, 0.5 us apart or more, before it gives the device up for lost."""
 ENTRY = EntryPoint("mansard_persistent", 0, 5, (THREADS, 1, 1))
 
@@ -82,6 +88,11 @@ class Body:
         """Bytes of a slot of its stream; 0 without one."""
         return self.info.stream.slot_bytes if self.info.stream is not None else 0
 
+    @property
+    def exchange(self) -> Exchange:
+        """The values that it may pass on or wait for."""
+        return self.info.exchange
+
     def together(self, memory: int) -> int:
         """Workgroups that a block with so many bytes of shared memory runs at a time; 0 if it has too few."""
         shared = self.info.shared
@@ -97,10 +108,16 @@ class Record:
     table: Sequence[int]
     waits: bool
     """Whether all blocks wait for each other behind it."""
+    polls: int = 0
+    """The bindings of exchanged values, a bit for each."""
+    emptied: tuple[int, int] = (0, 0)
+    """Address and bytes of exchanged values that were read for the last time behind an earlier wait."""
 
     def words(self) -> list[int]:
         """Its words in memory."""
-        words = [self.body | self.groups << 32, int(self.waits), *self.table]
+        start, size = self.emptied
+        words = [self.body | self.groups << 32, int(self.waits) | self.polls << 32, start, size // FILL]
+        words += self.table
         return words + [0] * (RECORD // 8 - len(words))
 
 
@@ -154,6 +171,7 @@ def module_text(bodies: Sequence[Body]) -> str:
     memory = memory_beside(slots)
     shared = max([16, *(body.info.shared * body.together(memory) for body in bodies)])
     values = {"entry": ENTRY.name, "threads": THREADS, "blocks": BLOCKS, "shared": shared}
+    values["fill"] = FILL
     values |= {"records": 2 * RECORD, "record": RECORD, "head": 8 * HEAD_WORDS}
     values["load"] = _LOAD.format(record=RECORD)
     return "\n".join(
@@ -167,7 +185,7 @@ def module_text(bodies: Sequence[Body]) -> str:
             *(f"setp.eq.u32 p, kind, {n};\n@p bra BODY{n};" for n in range(len(bodies))),
             "bra JOIN;",
             *(_placed(number, body, memory, slots) for number, body in enumerate(bodies)),
-            _TAIL.format(record=RECORD, done=DONE, polls=POLLS),
+            _TAIL.format(record=RECORD, done=DONE, looks=LOOKS),
         ]
     )
 
@@ -215,8 +233,7 @@ def _placed(number: int, body: Body, memory: int, slots: Slots | None) -> str:
     return "\n".join(
         [
             f"BODY{number}:",
-            f"div.u32 part, tid, {body.threads};",
-            f"rem.u32 thread, tid, {body.threads};",
+            *_divided(body.threads),
             f"setp.ge.u32 p, part, {together};",
             "@p bra JOIN;",
             "mad.lo.u32 first, blocks, part, block;",
@@ -230,6 +247,14 @@ def _placed(number: int, body: Body, memory: int, slots: Slots | None) -> str:
     )
 
 
+def _divided(threads: int) -> tuple[str, str]:
+    """The number of an invocation's workgroup in its block, and its own in that. PTX's division by a literal
+    becomes that by a variable."""
+    if threads & (threads - 1) == 0:
+        return f"shr.u32 part, tid, {threads.bit_length() - 1};", f"and.b32 thread, tid, {threads - 1};"
+    return f"div.u32 part, tid, {threads};", f"rem.u32 thread, tid, {threads};"
+
+
 _HEAD = """
 .visible .entry {entry}(.param .align 8 .b8 table[40])
 .maxntid {threads}, 1, 1
@@ -239,7 +264,7 @@ _HEAD = """
 .shared .align 128 .b8 all_memory[{shared}];
 .reg .pred p, more, one, early;
 .reg .b32 tid, block, blocks, step, kind, groups, flags, target, seen, part, thread, first, stride;
-.reg .b32 barrier, now, polls, number;
+.reg .b32 barrier, now, polls, looks, number;
 .reg .b64 counter, words, memory, wide;
 {streams}
 mov.u32 tid, %tid.x;
@@ -288,37 +313,58 @@ add.u32 step, step, 1;
 {load}
 }}
 ld.shared.v2.b32 {{kind, groups}}, [now];
+ld.shared.b32 polls, [now+12];
+{{
+.reg .b64 start, units, mine, every, at;
+.reg .b32 empty;
+ld.shared.v2.b64 {{start, units}}, [now+16];
+mad.lo.u32 number, block, {threads}, tid;
+cvt.u64.u32 mine, number;
+mul.lo.u32 number, blocks, {threads};
+cvt.u64.u32 every, number;
+mov.u32 empty, 0xffffffff;
+EMPTYING:
+setp.ge.u64 p, mine, units;
+@p bra EMPTIED;
+mad.lo.u64 at, mine, {fill}, start;
+st.global.v4.b32 [at], {{empty, empty, empty, empty}};
+add.u64 mine, mine, every;
+bra EMPTYING;
+EMPTIED:
+}}
 cvt.u64.u32 words, now;
 add.u64 words, words, {head};
 """
-"""The choice of a body: a record is in shared memory, and the next one on its way there."""
+"""The choice of a body: a record is in shared memory, and the next one on its way there. What is emptied is used
+again by the next launch."""
 
 _TAIL = """
 JOIN:
-cp.async.wait_all;
-bar.sync 0;
 mov.u32 now, record;
 and.b32 number, step, 1;
 xor.b32 number, number, 1;
 mad.lo.u32 now, number, {record}, now;
 ld.shared.b32 flags, [now+8];
+cp.async.wait_all;
+bar.sync 0;
 setp.ne.u32 p, flags, 0;
 @!p bra NEXT;
 add.u32 target, target, blocks;
-@!one bra NEXT;
+@!one bra TOGETHER;
 ld.param.b64 counter, [table+8];
 red.release.gpu.global.add.u32 [counter], 1;
-mov.u32 polls, 0;
+mov.u32 looks, 0;
 WAIT:
 ld.acquire.gpu.global.u32 seen, [counter];
 setp.ge.u32 p, seen, target;
-@p bra NEXT;
-add.u32 polls, polls, 1;
-setp.lt.u32 p, polls, {polls};
+@p bra TOGETHER;
+add.u32 looks, looks, 1;
+setp.lt.u32 p, looks, {looks};
 @p bra WAIT;
 trap;
-NEXT:
+TOGETHER:
 bar.sync 0;
+NEXT:
 ld.param.b32 number, [table+16];
 setp.lt.u32 more, step, number;
 @more bra LOOP;

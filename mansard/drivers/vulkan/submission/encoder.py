@@ -108,10 +108,10 @@ class Encoder:
         return [self._launch_of(item) if isinstance(item, PersistentRun) else item for item in items]
 
     def _launch_of(self, run: PersistentRun) -> PersistentLaunch:
-        words = record_words(run, self._table, self.blocks)
         kernel = self.loader.persistent.kernel(run.bodies)
-        staged = self.allocator.allocate(8 * len(words), MemoryKind.SHARED)
-        records = self.allocator.allocate(8 * len(words), MemoryKind.DEVICE, "records")
+        staged = self.allocator.allocate(run.bytes, MemoryKind.SHARED)
+        records = self.allocator.allocate(run.bytes, MemoryKind.DEVICE, "records")
+        words = record_words(run, self._table, self.blocks, records.address)
         staged.view()[:] = memoryview(array("Q", words)).cast("B")
         return PersistentLaunch(run, kernel, records, staged)
 

@@ -7,10 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mansard.drivers.vulkan.memory.buffer import VulkanBuffer
+from mansard.drivers.vulkan.shaders import weight_streams
 from mansard.drivers.vulkan.shaders.executable import VulkanExecutable
 from mansard.drivers.vulkan.shaders.persistent import (
     COUNTERS,
     MAX_WORDS,
+    RECORD,
     Body,
     PersistentKernel,
     Record,
@@ -20,6 +22,7 @@ from mansard.drivers.vulkan.shaders.persistent import (
     slots_of,
 )
 from mansard.drivers.vulkan.shaders.weight_streams import Slots
+from mansard.drivers.vulkan.submission.exchange_plan import ExchangePlan, plan
 from mansard.hal.commands import BarrierCommand, BufferRef, Command, DispatchCommand
 from mansard.hal.weight_streams import ALIGNMENT
 
@@ -51,6 +54,18 @@ class PersistentRun:
     """Successive dispatches and the barriers between them, which one persistent kernel runs."""
 
     dispatches: tuple[PersistentDispatch, ...]
+    exchanges: ExchangePlan
+
+    @property
+    def exchange_start(self) -> int:
+        """Where the memory of exchanged values begins, in bytes: behind the records, the counters and the
+        records of streams."""
+        return RECORD * len(self.dispatches) + COUNTERS + weight_streams.RECORD * self.streams
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all that a launch reads beside the dispatches' buffers."""
+        return self.exchange_start + self.exchanges.size
 
     @property
     def bodies(self) -> list[Body]:
@@ -125,21 +140,34 @@ def body_of(command: Command, blocks: int, slots: Slots) -> Body | None:
 
 
 def record_words(
-    run: PersistentRun, table: Callable[[DispatchCommand], Sequence[int]], blocks: int
+    run: PersistentRun, table: Callable[[DispatchCommand], Sequence[int]], blocks: int, start: int
 ) -> list[int]:
-    """The records of a run, the counters, and the records of its streams; ``table`` gives a dispatch's
-    argument table."""
+    """The records of a run, the counters, the records of its streams, and empty exchanged values, in memory
+    that begins at the address ``start``; ``table`` gives a dispatch's argument table."""
+    exchanges, values = run.exchanges, start + run.exchange_start
     numbers = {body: number for number, body in enumerate(run.bodies)}
     words: list[int] = []
     streams: list[int] = []
-    for dispatch in run.dispatches:
-        body, addresses, groups = dispatch.body, table(dispatch.command), dispatch.command.grid[0]
+    for number, dispatch in enumerate(run.dispatches):
+        body, addresses, groups = dispatch.body, list(table(dispatch.command)), dispatch.command.grid[0]
+        for binding in range(len(dispatch.command.bindings)):
+            if (number, binding) in exchanges.places:
+                addresses[binding] = values + exchanges.places[number, binding]
         if body.stream is not None:
             groups = blocks
             operands = tuple(addresses[operand.binding] for operand in body.stream.operands)
             streams += StreamRecord(body.stream, operands).words()
-        words += Record(numbers[body], groups, addresses, dispatch.waits).words()
-    return words + [0] * (COUNTERS // 8) + streams
+        first, end = exchanges.emptied[number]
+        record = Record(
+            numbers[body],
+            groups,
+            addresses,
+            dispatch.waits,
+            exchanges.polls(number),
+            (values + first, end - first) if end > first else (0, 0),
+        )
+        words += record.words()
+    return words + [0] * (COUNTERS // 8) + streams + [(1 << 64) - 1] * (exchanges.size // 8)
 
 
 def _body(command: Command) -> Body | None:
@@ -153,14 +181,18 @@ def _joined(pending: list[Command], blocks: int, slots: Slots) -> list[Command |
     """Dispatches and barriers as a run, and the barrier behind the last dispatch; as they are where no run is
     worth it."""
     places = [i for i, command in enumerate(pending) if isinstance(command, DispatchCommand)]
-    dispatches = []
+    dispatches: list[tuple[DispatchCommand, Body]] = []
+    waits = []
     for place, following in zip(places, [*places[1:], places[-1] + 1] if places else [], strict=True):
         command, body = pending[place], body_of(pending[place], blocks, slots)
         assert isinstance(command, DispatchCommand) and body is not None
-        dispatches.append(PersistentDispatch(command, body, following - place > 1))
-    run = PersistentRun(tuple(dispatches))
-    if len(dispatches) < MIN_DISPATCHES or not run.streams:
+        dispatches.append((command, body))
+        waits.append(following - place > 1)
+    if len(dispatches) < MIN_DISPATCHES or all(body.stream is None for _, body in dispatches):
         return list(pending)
+    exchanges = plan(dispatches, waits)
+    both = zip(dispatches, exchanges.waits, strict=True)
+    run = PersistentRun(tuple(PersistentDispatch(*dispatch, wait) for dispatch, wait in both), exchanges)
     return [run, *pending[places[-1] + 1 :]]
 
 

@@ -121,7 +121,9 @@ def test_streams_that_do_not_fit_together() -> None:
 
 def test_records() -> None:
     words = Record(3, 264, (1 << 40, 5), waits=True).words()
-    assert words == [3 | 264 << 32, 1, 1 << 40, 5, *[0] * (RECORD // 8 - 4)]
+    assert words == [3 | 264 << 32, 1, 0, 0, 1 << 40, 5, *[0] * (RECORD // 8 - 6)]
+    words = Record(3, 264, (7,), waits=False, polls=5, emptied=(1 << 41, 4096)).words()
+    assert words[:5] == [3 | 264 << 32, 5 << 32, 1 << 41, 256, 7]
     words = StreamRecord(STREAM, (1 << 41, 1 << 42)).words()
     assert words[:6] == [4096 | 2 << 32, 1536, 1 << 41, 1024, 1 << 42, 512 | 1024 << 32]
     assert len(words) == weight_streams.RECORD // 8

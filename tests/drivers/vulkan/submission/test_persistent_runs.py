@@ -12,7 +12,14 @@ from mansard.drivers.vulkan.device import VulkanDevice
 from mansard.drivers.vulkan.memory.buffer import VulkanBuffer
 from mansard.drivers.vulkan.shaders.abi import BodyInfo, ShaderModule, join_body
 from mansard.drivers.vulkan.shaders.executable import ExecutableLoader, VulkanExecutable
-from mansard.drivers.vulkan.shaders.persistent import COUNTERS, RECORD, THREADS, Record, StreamRecord
+from mansard.drivers.vulkan.shaders.persistent import (
+    COUNTERS,
+    FILL,
+    RECORD,
+    THREADS,
+    Record,
+    StreamRecord,
+)
 from mansard.drivers.vulkan.submission.bridge import BARRIER, DISPATCH, LAUNCH
 from mansard.drivers.vulkan.submission.command_stream import CommandStream
 from mansard.drivers.vulkan.submission.encoder import Encoder
@@ -32,6 +39,7 @@ from mansard.hal import (
     ExecutableSpec,
     MemoryKind,
 )
+from mansard.hal.exchanges import Exchange
 from mansard.hal.weight_streams import StreamOperand, WeightStream
 
 pytestmark = pytest.mark.vulkan
@@ -163,7 +171,7 @@ def test_records(kernels: Kernels) -> None:
     assert isinstance(run, PersistentRun)
     assert run.label == "add and 2 more"
     tables = {id(product): [1, 2, 3, 1], id(small): [4, 5, 6, 1]}
-    words = record_words(run, lambda command: tables[id(command)], BLOCKS)
+    words = record_words(run, lambda command: tables[id(command)], BLOCKS, 0)
     stream = StreamRecord(STREAM, (2,)).words()
     assert words == [
         *Record(0, BLOCKS, [1, 2, 3, 1], True).words(),
@@ -173,6 +181,39 @@ def test_records(kernels: Kernels) -> None:
         *stream,
         *stream,
     ]
+
+
+def test_records_of_exchanged_values(kernels: Kernels) -> None:
+    """They lie behind the records of streams, and are empty at first."""
+    exchange = Exchange(frozenset({0, 2}), frozenset({2}))
+    passing = kernels._load(ADD, BodyInfo(0, (2,), None, exchange))
+    reads = kernels._load(ADD, BodyInfo(0, (2,), None, exchange))
+    vector, result = BufferRef(kernels.vector, 0, 256), BufferRef(kernels.result, 0, 256)
+
+    def passed(executable: VulkanExecutable, source: BufferRef, target: BufferRef) -> DispatchCommand:
+        refs = (source, BufferRef(kernels.weights, 0, 256), target)
+        return DispatchCommand(executable, ADD.name, refs, (), (4, 1, 1))
+
+    product = kernels.dispatch(kernels.product, result=BufferRef(kernels.result, 1024, 256))
+    first, second = passed(passing, vector, result), passed(reads, result, vector)
+    (run,) = group([first, B, second, B, passed(passing, vector, result), B, second, B, product], BLOCKS)
+    assert isinstance(run, PersistentRun)
+    assert run.exchanges.size == 512
+    start = 1 << 32
+    words = record_words(run, lambda command: [10, 11, 12], BLOCKS, start)
+    assert run.bytes == 8 * len(words) and words[-64:] == [(1 << 64) - 1] * 64
+    values = start + run.exchange_start
+    records = [words[n * RECORD // 8 :] for n in range(5)]
+    assert [record[4:7] for record in records] == [
+        [10, 11, values],
+        [values, 11, values + 256],
+        [values + 256, 11, 12],
+        *([10, 11, 12],) * 2,
+    ]
+    assert [record[1] >> 32 for record in records] == [0b100, 0b101, 0b001, 0, 0]
+    emptied = [(record[2], record[3]) for record in records if record[3]]
+    assert sum(units for _, units in emptied) == 512 // FILL
+    assert [start for start, _ in emptied] == [values] if len(emptied) == 1 else [values, values + 256]
 
 
 def test_what_is_recorded(kernels: Kernels) -> None:

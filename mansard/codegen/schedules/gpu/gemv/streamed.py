@@ -101,6 +101,12 @@ class _Kernel:
             assert isinstance(elements, int)
             vectors = held_vectors(elements // self.lanes)
             self.ev.held[parts.value] = self.b.shared(dtype, vectors, self.lanes)
+        self.copied = self._copied(forms) if parts.value is None and parts.rounding is None else []
+        for value in self.copied:
+            elements = value.type.elements
+            assert isinstance(elements, int)
+            vectors = held_vectors(elements // self.lanes)
+            self.ev.held[value] = self.b.shared(value.type.dtype, vectors, self.lanes)
         self.rounded: RoundedRows | None = None
         if parts.rounding is not None:
             self.rounded = RoundedRows(self.frame, target, parts.rounding, WIDTH, weights)
@@ -176,6 +182,8 @@ class _Kernel:
             if self.parts.rows is not None:
                 b.barrier()
             self.rounded.compute()
+        for value in self.copied:
+            self._copy(value)
         with b.for_(start, end, b.idx(self.batch)) as loop, ev.scope():
             count = self.frame.minimum(b.idx(self.batch), b.sub(end, loop.index))
             mine = b.binary("min", b.local_id(0), b.sub(b.mul(count, b.idx(self.rows)), b.idx(1)))
@@ -189,6 +197,32 @@ class _Kernel:
                 self._store(mine)
         kernel = self.frame.finish((1, 1, 1)).kernel
         return StreamedKernel(kernel, WeightStream(self.outputs, self.count, layout_.operands))
+
+    def _copied(self, forms: Sequence[Form]) -> list[Value]:
+        """Vectors that are copied to workgroup memory before products read them: exchanged ones, each element
+        of which is then waited for by one invocation."""
+        vectors = [quad_vector(self.nest, form) for form in forms]
+        values = dict.fromkeys(x.value for x in vectors if x is not None)
+        return [
+            value
+            for value in values
+            if self.ev.binding_of.get(value) in self.b.exchange.bindings
+            and isinstance(value.type.elements, int)
+            and value.type.elements % self.lanes == 0
+        ]
+
+    def _copy(self, value: Value) -> None:
+        """Copy a vector; invocations past its end copy its last elements once more."""
+        b, elements, lanes = self.b, value.type.elements, self.lanes
+        assert isinstance(elements, int)
+        memory, copies = b.bindings[self.ev.binding_of[value]], []
+        for first in range(0, elements, WIDTH * lanes):  # all are requested before one is waited for
+            at = b.add(b.mul(b.local_id(0), b.idx(lanes)), b.idx(first))
+            if first + WIDTH * lanes > elements:
+                at = self.frame.minimum(at, b.idx(elements - lanes))
+            copies.append((at, b.load(memory, at, lanes, aligned=True)))
+        for at, vector in copies:
+            self.ev.hold(value, at, vector)
 
     # Sums -------------------------------------------------------------------------------------
     def _sums(self, start: KValue, count: KValue) -> None:

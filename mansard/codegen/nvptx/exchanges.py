@@ -1,0 +1,306 @@
+"""Loads and stores of exchanged values in bodies (`mansard.codegen.kernel.exchanges`).
+
+An element that is not there yet is loaded again until it is. The first load of one is requested where the
+kernel loads it, and looked at where the kernel first uses it: what lies between takes place meanwhile.
+Accesses are relaxed ones of the device's scope, which go to the L2 cache.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from mansard.codegen.kernel import Binding, Inst, KValue
+from mansard.codegen.kernel.exchanges import exchanged
+from mansard.codegen.kernel.ir import Block, For, If, Kernel, Node
+from mansard.codegen.llvm import text
+from mansard.codegen.llvm.function import FunctionEmitter
+from mansard.codegen.llvm.instructions import result_type
+from mansard.codegen.nvptx.function import PtxEmitter
+from mansard.codegen.nvptx.target import PtxTarget
+
+SCOPE = "relaxed.gpu.global"
+POLLS = 1 << 25
+"""How often an invocation loads an element, 0.3 us apart or more, before it gives the device up for lost."""
+
+
+@dataclass(frozen=True)
+class _Load:
+    """A load that has been requested: its first result, and how to repeat it."""
+
+    binding: int
+    flag: str
+    first: str
+    again: Callable[[], str]
+    type: str
+    """The LLVM type of a result."""
+    is_empty: Callable[[str], str]
+    """The i1 that says whether a result lacks an element."""
+    result: Callable[[str], str]
+    """The kernel's value of a result."""
+
+
+class ExchangeEmitter(PtxEmitter):
+    """Emits a kernel that waits for exchanged values where ``%polls``, an i32, says so: its bit ``n`` for
+    binding ``n``."""
+
+    def __init__(self, kernel: Kernel, target: PtxTarget, metadata: list[str]) -> None:
+        super().__init__(kernel, target, metadata)
+        self.exchanged = exchanged(kernel)
+        """The bindings of exchanged values."""
+        self._pending: dict[int, tuple[KValue, _Load]] = {}
+        self._casts: dict[int, Inst] = {}
+        """Casts of such loads, which follow when they are used."""
+        self._users = _users(kernel.body)
+        self._current = kernel.body
+
+    def _prepare(self) -> None:
+        super()._prepare()
+        self._emit_other, self._emit_inst = self._emit_inst, self._emit_exchange
+
+    def _emit_exchange(self, f: FunctionEmitter, inst: Inst) -> None:
+        if inst.op == "cast" and inst.args[0].id in self._pending:
+            assert inst.result is not None
+            self._casts[inst.result.id] = inst
+            return
+        self._complete(inst.args)
+        if not self._emit_access(inst):
+            self._emit_other(f, inst)
+
+    def _emit_access(self, inst: Inst) -> bool:
+        """Emit an access to an exchanged value; False for any other instruction."""
+        memory = inst.attrs.get("memory")
+        if not isinstance(memory, Binding) or memory.index not in self.exchanged:
+            return False
+        if inst.op == "store":
+            self._publish(memory, inst)
+            return True
+        assert inst.result is not None
+        scalar = inst.op == "load" and inst.result.type.lanes == 1
+        load = self._element(memory, inst) if scalar else self._words(memory, inst)
+        self._pending[inst.result.id] = inst.result, load
+        return True
+
+    def _complete(self, values: Iterable[KValue]) -> None:
+        """Have values that are used now. All that the block has requested are waited for together."""
+        for value in values:
+            cast = self._casts.pop(value.id, None)
+            if cast is not None:
+                self._complete(cast.args)
+                self._emit_other(self, cast)
+            if value.id not in self._pending:
+                continue
+            ids = [n for n in self._pending if n == value.id or self._users.get(n) is self._current]
+            together = [self._pending.pop(n) for n in ids]
+            for (other, load), name in zip(together, self._wait([load for _, load in together]), strict=True):
+                self.bind(other, load.result(name))
+
+    def _block(self, block: Block) -> None:
+        outer, self._current = self._current, block
+        super()._block(block)
+        left = [value for value, _ in self._pending.values()]
+        left += [cast.result for cast in self._casts.values() if cast.result is not None]
+        self._complete([value for value in left if self._users.get(value.id) is block])
+        self._current = outer
+
+    def _for(self, node: For) -> None:
+        self._complete_used(node)
+        super()._for(node)
+
+    def _if(self, node: If) -> None:
+        self._complete_used(node)
+        super()._if(node)
+
+    def _complete_used(self, node: For | If) -> None:
+        """Have what a node uses, but for what nothing else does: that is waited for within."""
+        if self._pending or self._casts:
+            used = list(_used(node))
+            used += [arg for value in used if value.id in self._casts for arg in self._casts[value.id].args]
+            self._complete([value for value in used if self._users.get(value.id) is self._current])
+
+    # Code -----------------------------------------------------------------------------------
+    def _flag(self, memory: Binding) -> str:
+        bit = self._hoist(("polls", memory.index, ""), f"and i32 %polls, {1 << memory.index}")
+        return self._hoist(("exchanged", memory.index, ""), f"icmp ne i32 {bit}, 0")
+
+    def _element(self, memory: Binding, inst: Inst) -> _Load:
+        address, type_, bits = (
+            self.address(memory, inst.args[0]),
+            text.memory_type(result_type(inst)),
+            _bits(memory),
+        )
+        constraint = "=h,l" if bits == 16 else "=r,l"
+        code = f'call i{bits} asm sideeffect "ld.{SCOPE}.b{bits} $0, [$1];", "{constraint}"(i64 {address}) #1'
+
+        def is_empty(name: str) -> str:
+            return self.temp(f"icmp eq i{bits} {name}, -1")
+
+        def result(name: str) -> str:
+            return name if type_ == f"i{bits}" else self.temp(f"bitcast i{bits} {name} to {type_}")
+
+        return _Load(
+            memory.index,
+            self._flag(memory),
+            self.temp(code),
+            lambda: self.temp(code),
+            f"i{bits}",
+            is_empty,
+            result,
+        )
+
+    def _words(self, memory: Binding, inst: Inst) -> _Load:
+        address = self.address(memory, inst.args[0])
+        words = result_type(inst).lanes
+        elements = ""  # the kernel's vector, where that is not of words
+        if inst.op == "load":
+            words, elements = words * _bits(memory) // 32, text.memory_type(result_type(inst))
+        outputs = [f"${n}" for n in range(words)]
+        vector = f"v{words}." if words > 1 else ""
+        loaded = "{" + ", ".join(outputs) + "}" if words > 1 else "$0"
+        type_ = "{ " + ", ".join(["i32"] * words) + " }" if words > 1 else "i32"
+        constraints = ",".join(["=r"] * words + ["l"])
+        code = f'call {type_} asm sideeffect "ld.{SCOPE}.{vector}b32 {loaded}, [${words}];"'
+        code += f', "{constraints}"(i64 {address}) #1'
+
+        def parts(name: str) -> list[str]:
+            if words == 1:
+                return [name]
+            return [self.temp(f"extractvalue {type_} {name}, {n}") for n in range(words)]
+
+        def is_empty(name: str) -> str:
+            empty = self._half_empty if _bits(memory) == 16 else self._empty
+            return self._any([empty(word) for word in parts(name)])
+
+        def result(name: str) -> str:
+            whole, vector = name, "i32"
+            if words > 1:
+                whole, vector = "poison", f"<{words} x i32>"
+                for lane, word in enumerate(parts(name)):
+                    whole = self.temp(f"insertelement {vector} {whole}, i32 {word}, i64 {lane}")
+            return self.temp(f"bitcast {vector} {whole} to {elements}") if elements else whole
+
+        return _Load(
+            memory.index,
+            self._flag(memory),
+            self.temp(code),
+            lambda: self.temp(code),
+            type_,
+            is_empty,
+            result,
+        )
+
+    def _empty(self, word: str) -> str:
+        return self.temp(f"icmp eq i32 {word}, -1")
+
+    def _half_empty(self, word: str) -> str:
+        """Whether a half of a word is empty: 0 in its complement, where subtracting 1 from each half then
+        borrows the highest bit."""
+        less = self.temp(f"sub i32 {-0x00010002}, {word}")
+        borrows = self.temp(f"and i32 {self.temp(f'and i32 {less}, {word}')}, {-0x7FFF8000}")
+        return self.temp(f"icmp ne i32 {borrows}, 0")
+
+    def _any(self, conditions: Sequence[str]) -> str:
+        return functools.reduce(lambda x, y: self.temp(f"or i1 {x}, {y}"), conditions)
+
+    def _wait(self, loads: Sequence[_Load]) -> list[str]:
+        """Load all of a binding again until no element is missing; the last results."""
+        self._count += 1
+        tag, before = f"wait{self._count}", self._label
+        waits = self.temp(f"and i1 {self._any_empty(loads, [x.first for x in loads])}, {loads[0].flag}")
+        self.line(f"br i1 {waits}, label %{tag}.again, label %{tag}.there")
+        self._start(f"{tag}.again")
+        self.line(f"%{tag}.count = phi i32 [ 0, %{before} ], [ %{tag}.next, %{tag}.again ]")
+        again = [x.again() for x in loads]
+        self.line(f"%{tag}.next = add i32 %{tag}.count, 1")
+        lost = f'"{{.reg .pred lost; setp.eq.u32 lost, $0, {POLLS}; @lost trap;}}", "r"'
+        self.line(f"call void asm sideeffect {lost}(i32 %{tag}.next) #1")
+        self.line(f"br i1 {self._any_empty(loads, again)}, label %{tag}.again, label %{tag}.there")
+        self._start(f"{tag}.there")
+        return [
+            self.temp(f"phi {load.type} [ {load.first}, %{before} ], [ {last}, %{tag}.again ]")
+            for load, last in zip(loads, again, strict=True)
+        ]
+
+    def _any_empty(self, loads: Sequence[_Load], results: Sequence[str]) -> str:
+        return self._any([load.is_empty(name) for load, name in zip(loads, results, strict=True)])
+
+    def _publish(self, memory: Binding, inst: Inst) -> None:
+        (index, value), bits = inst.args, _bits(memory)
+        type_, first, lanes = text.memory_type(value.type), self.address(memory, index), value.type.lanes
+        elements = []
+        for lane in range(lanes):
+            element = self.name(value)
+            if lanes > 1:
+                element = self.temp(f"extractelement {type_} {element}, i64 {lane}")
+            scalar = text.memory_type(value.type.with_lanes(1))
+            if scalar != f"i{bits}":
+                element = self.temp(f"bitcast {scalar} {element} to i{bits}")
+            empty = self.temp(f"icmp eq i{bits} {element}, -1")
+            elements.append(self.temp(f"select i1 {empty}, i{bits} {(1 << bits - 1) - 1}, i{bits} {element}"))
+        constraint = "h" if bits == 16 else "r"
+        together = lanes if inst.attrs.get("aligned") and lanes in (2, 4) else 1
+        for lane in range(0, lanes, together):
+            address = self.temp(f"add i64 {first}, {lane * memory.dtype.itemsize}") if lane else first
+            stored = "{" + ", ".join(f"${n + 1}" for n in range(together)) + "}" if together > 1 else "$1"
+            vector = f"v{together}." if together > 1 else ""
+            operands = ", ".join(
+                [f"i64 {address}", *(f"i{bits} {x}" for x in elements[lane : lane + together])]
+            )
+            constraints = ",".join(["l", *[constraint] * together])
+            code = f'"st.{SCOPE}.{vector}b{bits} [$0], {stored};", "{constraints}"({operands}) #1'
+            self.line(f"call void asm sideeffect {code}")
+
+
+def _bits(memory: Binding) -> int:
+    """Bits of an element, all of which are set where it is empty."""
+    return memory.dtype.bits
+
+
+def _users(body: Block) -> dict[int, Block]:
+    """For each value the innermost block that has all of its uses; a cast uses its operand where the cast is
+    used."""
+    paths: dict[int, tuple[Block, ...]] = {}
+    casts: dict[int, KValue] = {}
+
+    def use(values: Iterable[KValue], path: tuple[Block, ...]) -> None:
+        for value in values:
+            both = zip(paths.get(value.id, path), path, strict=False)
+            paths[value.id] = tuple(x for x, _ in itertools.takewhile(lambda pair: pair[0] is pair[1], both))
+            if value.id in casts:
+                use((casts[value.id],), path)
+
+    def visit(block: Block, path: tuple[Block, ...]) -> None:
+        path = (*path, block)
+        for node in block.nodes:
+            if isinstance(node, Inst):
+                if node.op == "cast" and node.result is not None:
+                    casts[node.result.id] = node.args[0]
+                else:
+                    use(node.args, path)
+            elif isinstance(node, For):
+                use((node.lower, node.upper, node.step, *node.inits), path)
+                visit(node.body, path)
+                use(node.yields, (*path, node.body))
+            else:
+                use((node.condition,), path)
+                visit(node.then, path)
+                visit(node.otherwise, path)
+
+    visit(body, ())
+    return {number: path[-1] for number, path in paths.items()}
+
+
+def _used(node: Node) -> Iterator[KValue]:
+    if isinstance(node, Inst):
+        yield from node.args
+    elif isinstance(node, For):
+        yield from (node.lower, node.upper, node.step, *node.inits, *node.yields)
+        for inner in node.body.nodes:
+            yield from _used(inner)
+    else:
+        yield node.condition
+        for block in (node.then, node.otherwise):
+            for inner in block.nodes:
+                yield from _used(inner)

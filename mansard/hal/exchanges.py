@@ -1,0 +1,36 @@
+"""Exchanged values as data: small vectors that dispatches of a persistent kernel pass on without a barrier.
+
+A dispatch that reads such a value waits for each of its elements rather than for all of the dispatch before
+it: all bits of one that has not been written yet are 1, which is a NaN, in place of which kernels store another one.
+Both are done with single elements, so
+neither side needs a fence. That takes memory that nothing else uses, is empty at first, and is written once:
+the device gives a value such memory where all dispatches that use it know how
+(`mansard.codegen.kernel.exchanges`), and otherwise its ordinary memory, which is read without waiting.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mansard.dtypes import DType
+
+DTYPES = (DType.BF16, DType.F16, DType.F32)
+"""The element types of exchanged values."""
+MAX_BYTES = 1 << 20
+"""The largest exchanged value."""
+MAX_VECTOR = 16 << 10
+"""The largest one that all workgroups read: they do so again and again while they wait, which takes bandwidth
+from those that are still at work."""
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """How a kernel takes part."""
+
+    bindings: frozenset[int] = frozenset()
+    """The bindings whose elements it waits for, or stores so that others can wait for them."""
+    overwrites: frozenset[int] = frozenset()
+    """The bindings of which it writes every element, whatever it was."""
+
+
+NO_EXCHANGE = Exchange()

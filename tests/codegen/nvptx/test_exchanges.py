@@ -1,0 +1,148 @@
+"""Exchanged values in bodies of persistent kernels: what is waited for, and where."""
+
+import re
+
+import pytest
+from support.graphs import maps
+from support.kernels.norm_products import products
+
+from mansard.codegen.kernel import KernelBuilder
+from mansard.codegen.kernel.exchanges import exchanged
+from mansard.codegen.nvptx.persistent import BodyEmitter, body
+from mansard.codegen.nvptx.target import HOPPER
+from mansard.codegen.schedules import schedule
+from mansard.compiler import CompileOptions
+from mansard.compiler.compile import lower_graph
+from mansard.drivers.vulkan.compiler import BACKEND
+from mansard.dtypes import DType
+from mansard.hal.exchanges import MAX_VECTOR, Exchange
+from mansard.ir import GraphBuilder
+from mansard.ir.scalar import Apply, Arg, Cast
+
+H200 = BACKEND.parse_target("vulkan:h200")
+F32, I32, BF16 = DType.F32, DType.I32, DType.BF16
+LOAD, STORE, WAIT = "ld.relaxed.gpu.global", "st.relaxed.gpu.global", "setp.eq.u32 lost"
+
+
+def builder(*bindings, exchange=(0, 1), workgroup=64):
+    b = KernelBuilder(
+        "k", bindings or [(BF16, False), (BF16, True)], 0, workgroup=(workgroup, 1, 1), index=I32
+    )
+    b.exchange = Exchange(frozenset(exchange), frozenset({1}))
+    return b
+
+
+def lines(kernel):
+    """What of a body's LLVM is of interest here, in order."""
+    marks = (LOAD, STORE, WAIT, "bar.sync", "@llvm.nvvm.ex2", "@llvm.fma")
+    text = BodyEmitter(kernel, HOPPER, ["!0 = !{}"]).emit()
+    return [mark for line in text.splitlines() for mark in marks if mark in line]
+
+
+def test_loads_are_repeated_and_stores_replace_what_stands_for_nothing():
+    b = builder()
+    at = b.local_id(0)
+    b.store(b.bindings[1], at, b.load(b.bindings[0], at))
+    assert lines(b.build()) == [LOAD, LOAD, WAIT, STORE]
+    text = body(b.build()).text
+    assert "32767" in text, "another NaN than the one of all bits"
+    b = builder(exchange=())
+    b.store(b.bindings[1], at := b.local_id(0), b.load(b.bindings[0], at))
+    assert lines(b.build()) == []
+
+
+def test_a_value_is_waited_for_where_it_is_used():
+    """Casts do not use it."""
+    b = builder((BF16, False), (F32, True), (F32, False), exchange=(0,))
+    at = b.local_id(0)
+    x = b.cast(b.load(b.bindings[0], at), F32)
+    b.barrier()
+    y = b.unary("exp2_native", b.load(b.bindings[2], at))
+    b.store(b.bindings[1], at, b.fma(x, y, y))
+    assert lines(b.build()) == [LOAD, "bar.sync", "@llvm.nvvm.ex2", LOAD, WAIT, "@llvm.fma"]
+
+
+def test_loads_are_waited_for_together():
+    b = builder((BF16, False), (F32, True), (F32, False), exchange=(0, 2))
+    at = b.local_id(0)
+    x, y, z = (b.load(b.bindings[n], at) for n in (0, 2, 2))
+    b.store(b.bindings[1], at, b.fma(b.cast(x, F32), y, z))
+    assert lines(b.build()) == [LOAD] * 6 + [WAIT, "@llvm.fma"]
+
+
+@pytest.mark.parametrize("also_behind", [False, True])
+def test_waits_of_a_block_alone(also_behind):
+    """A value that nothing else uses is waited for in the block that does, which not all may reach."""
+    b = builder((F32, False), (F32, True), exchange=(0,))
+    at = b.local_id(0)
+    x = b.load(b.bindings[0], at)
+    with b.if_(b.compare("lt", at, b.idx(7))):
+        b.barrier()
+        b.store(b.bindings[1], at, x)
+    if also_behind:
+        b.store(b.bindings[1], b.add(at, b.idx(64)), x)
+    order = [LOAD, LOAD, WAIT, "bar.sync"] if also_behind else [LOAD, "bar.sync", LOAD, WAIT]
+    assert lines(b.build()) == order
+
+
+def test_waits_in_a_loop():
+    """A carried value is there when the next iteration begins."""
+    b = builder((F32, False), (F32, True), exchange=(0,))
+    at = b.local_id(0)
+    start = b.load(b.bindings[0], at)
+    with b.for_(b.idx(0), b.idx(100), inits=[start]) as loop:
+        loop.yield_(b.load(b.bindings[0], loop.index))
+    b.store(b.bindings[1], at, loop.results[0])
+    assert lines(b.build()).count(WAIT) == 2
+
+
+@pytest.mark.parametrize("words, dtype", [(1, BF16), (2, BF16), (4, BF16), (4, F32)])
+def test_vectors(words, dtype):
+    b = builder((dtype, False), (F32, True), exchange=(0,))
+    lanes = words * 32 // dtype.bits
+    at = b.mul(b.local_id(0), b.idx(lanes))
+    x = b.cast(b.load(b.bindings[0], at, lanes, aligned=True), F32)
+    b.store(b.bindings[1], b.local_id(0), b.reduce("add", x))
+    text = body(b.build()).text
+    form = f"v{words}.b32" if words > 1 else "b32"
+    assert len(re.findall(rf"ld\.relaxed\.gpu\.global\.{re.escape(form)}", text)) == 2
+    halves = sum(f"{mark}" in text for mark in ("-65538", "-2147450880"))
+    assert halves == (2 if dtype is BF16 else 0), "an empty element of two in a word"
+
+
+def test_other_forms_are_not_exchanged():
+    b = builder((BF16, False), (BF16, True), (BF16, False), (BF16, False), exchange=(0, 1, 2, 3))
+    at = b.local_id(0)
+    gathered = b.load(b.bindings[0], b.iota(4, I32))
+    unaligned = b.load(b.bindings[2], at, 4)
+    b.store(b.bindings[1], at, b.extract(gathered, 0))
+    b.store(b.bindings[1], at, b.extract(unaligned, 0))
+    b.store(b.bindings[1], at, b.load(b.bindings[3], at))
+    assert exchanged(b.build()) == {1, 3}
+
+
+def test_the_exchange_of_kernels():
+    """Of products with a norm before them: the vector and the result, no weights."""
+    (dispatch,) = lower_graph(
+        products(1, 512, 256, BF16), CompileOptions(targets=("vulkan:h200",))
+    ).dispatches
+    kernel = schedule(dispatch, H200, "k").kernel
+    found = body(kernel).exchange
+    buffers = (*dispatch.inputs, *dispatch.outputs)
+    assert {buffers[n].name for n in found.bindings} >= {v.name for v in dispatch.outputs}
+    assert all(buffers[n].type.bytes <= MAX_VECTOR for n in found.bindings)
+    assert found.overwrites == {n for n, value in enumerate(buffers) if value in dispatch.outputs}
+
+
+def test_large_vectors_are_not_exchanged():
+    def found(elements):
+        b = GraphBuilder()
+        x = b.input("x", (1, elements), BF16)
+        y = b.generic(
+            [x], [maps(0, 1)], (1, elements), Cast(Apply("exp", (Cast(Arg(0, BF16), F32),), F32), BF16)
+        )
+        (dispatch,) = lower_graph(b.build([y]), CompileOptions(targets=("vulkan:h200",))).dispatches
+        return schedule(dispatch, H200, "k").kernel.exchange.bindings
+
+    assert found(1 << 19) == {0, 1}
+    assert found((1 << 19) + 8) == set()
