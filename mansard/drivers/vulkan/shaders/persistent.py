@@ -4,8 +4,8 @@ A persistent kernel has as many blocks as the device can hold at a time. Records
 to run next, with which arguments, and between two that depend on each other all blocks wait at a counter.
 That takes about as long as a pipeline barrier. What it gains: weights of later dispatches are copied to
 shared memory in the meantime (`mansard.drivers.vulkan.shaders.weight_streams`), which no dispatch can do that
-has not begun. And dispatches that pass on small vectors (`mansard.hal.exchanges`) need no wait for all blocks:
-they wait for the elements that they read.
+has not begun. And dispatches that pass on small vectors (`mansard.hal.exchanges`) need no wait for all
+blocks: they wait for the elements that they read.
 
 A dispatch is run by the *body* of its kernel, PTX statements (`mansard.codegen.nvptx.persistent`) that end at
 the label ``JOIN`` and find in registers:

@@ -86,7 +86,7 @@ class Fold:
 
 
 def plain_reads(nest: Nest, root: Root, others: Collection[Value]) -> dict[Value, Linear]:
-    """What a root reads at plain addresses without a guard, but for ``others``: loads that may come earlier."""
+    """What a root reads at plain addresses without a guard, but for ``others``, to load it earlier."""
     return {
         read.value: read.address
         for read in nest.reads(root)

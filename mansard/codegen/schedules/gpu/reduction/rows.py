@@ -149,8 +149,8 @@ class Rows:
                 self._store_one(root, ev.root(root), inside)
 
     def _load_ahead(self) -> None:
-        """Request what is read up to the last barrier of a row before the first reduction, as far as registers
-        hold it, and what the first reduction reads last: it is waited for first."""
+        """Request what is read up to a row's last barrier before the first reduction, as far as there are
+        registers, and what the first reduction reads last: it is waited for first."""
         nest, ev, left = self.nest, self.ev, AHEAD
         first = next((n for n, root in enumerate(nest.roots) if root.reduces), None)
         if first is None:
