@@ -335,8 +335,8 @@ EMPTIED:
 cvt.u64.u32 words, now;
 add.u64 words, words, {head};
 """
-"""The choice of a body: a record is in shared memory, and the next one on its way there. What is emptied is used
-again by the next launch."""
+"""The choice of a body: a record is in shared memory, and the next one on its way there. What is emptied is
+used again by the next launch."""
 
 _TAIL = """
 JOIN:
