@@ -251,7 +251,7 @@ class _Workgroup:
         """The first of the workgroup's rows, and its parts."""
         assert self.stream is not None
         start, end = (self.stream.rows * (self.place[0] + i) // self.workgroups for i in range(2))
-        return start, (end - start) * self.stream.parts
+        return start, (end - start) * self.stream.parts * self.stream.products
 
     def stream_wait(self, mask: Array) -> Array:
         """The number of the part that is in the subgroup's slot."""
@@ -263,10 +263,13 @@ class _Workgroup:
         assert inst.result is not None and self.stream is not None
         number, byte = (self.arg(inst, i).astype(np.int64) for i in range(2))
         out = np.zeros((self.count, inst.result.type.lanes), np.int32)
-        for operand in self.stream.operands:
+        stream = self.stream
+        row, part = np.divmod(number[:, 0], stream.parts * stream.products)
+        product, part = np.divmod(part, stream.parts)
+        for place, operand in enumerate(stream.operands):
             within = byte[:, 0] - operand.offset
-            here = mask & (within >= 0) & (within < operand.part)
-            first = (self.share()[0] * self.stream.parts + number[:, 0]) * operand.part + within
+            here = mask & (product == place // stream.of_product) & (within >= 0) & (within < operand.part)
+            first = ((self.share()[0] + row) * stream.parts + part) * operand.part + within
             assert not (first[here] % (4 * out.shape[1])).any(), "words of a slot are not aligned"
             words = self.buffers[operand.binding].view(np.int32)
             out[here] = words[first[here, None] // 4 + np.arange(out.shape[1])]

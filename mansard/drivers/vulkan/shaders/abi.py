@@ -26,7 +26,14 @@ from mansard.drivers.vulkan.instance.features import PTX_SM_90A
 from mansard.errors import ArtifactError
 from mansard.hal.exchanges import NO_EXCHANGE, Exchange
 from mansard.hal.executable import ExecutableSpec
-from mansard.hal.weight_streams import ALIGNMENT, MAX_OPERANDS, MAX_SLOT, StreamOperand, WeightStream
+from mansard.hal.weight_streams import (
+    ALIGNMENT,
+    MAX_OPERANDS,
+    MAX_SLOT,
+    SUBGROUPS,
+    StreamOperand,
+    WeightStream,
+)
 
 BDA, DESCRIPTORS, ALL, PTX, BODY = "bda", "descriptors", "all", "ptx", "ptx-body"
 FORMATS: Mapping[str, str] = {BDA: "spirv", DESCRIPTORS: "spirv-descriptors", ALL: "spirv-all"}
@@ -111,6 +118,7 @@ def join_body(body: ShaderModule, spirv: ShaderModule) -> tuple[str, bytes, tupl
     info: dict[str, Any] = {"shared": body.body.shared, "writes": list(body.body.writes)}
     if (stream := body.body.stream) is not None:
         info["stream"] = [stream.rows, stream.parts, *map(list, stream.operands)]
+        info["products"] = stream.products
     exchange = body.body.exchange
     info["exchange"] = [sorted(exchange.bindings), sorted(exchange.overwrites)]
     head: list[dict[str, Any]] = [
@@ -193,7 +201,7 @@ def _unpacked(spec: ExecutableSpec, abis: tuple[str, ...], common: tuple[str, ..
 def _body_info(spec: ExecutableSpec, part: Mapping[str, Any]) -> BodyInfo:
     shared, writes = int(part["shared"]), tuple(map(int, part["writes"]))
     given = part.get("stream")
-    stream = _stream(spec, given) if given is not None else None
+    stream = _stream(spec, given, int(part.get("products", 1))) if given is not None else None
     exchange = Exchange(*(frozenset(map(int, bindings)) for bindings in part.get("exchange", ())))
     numbers = {*writes, *exchange.bindings, *exchange.overwrites}
     if shared < 0 or min(numbers, default=0) < 0 or not exchange.overwrites <= set(writes):
@@ -201,18 +209,23 @@ def _body_info(spec: ExecutableSpec, part: Mapping[str, Any]) -> BodyInfo:
     return BodyInfo(shared, writes, stream, exchange)
 
 
-def _stream(spec: ExecutableSpec, part: Sequence[Any]) -> WeightStream:
+def _stream(spec: ExecutableSpec, part: Sequence[Any], products: int) -> WeightStream:
     rows, parts, *rest = part
     operands = tuple(StreamOperand(*map(int, operand)) for operand in rest)
-    ends = [0, *itertools.accumulate(operand.part for operand in operands)]
-    positive = min(int(rows), int(parts), len(operands), *(operand.part for operand in operands)) > 0
-    in_order = [operand.offset for operand in operands] == ends[:-1] and not any(
-        end % ALIGNMENT for end in ends
-    )
-    bound = all(operand.binding >= 0 for operand in operands)
-    if not (positive and in_order and bound) or len(operands) > MAX_OPERANDS or ends[-1] > MAX_SLOT:
+    stream = WeightStream(int(rows), int(parts), operands, products)
+    positive = min(stream.rows, stream.parts, len(operands), *(operand.part for operand in operands)) > 0
+    if not positive or products < 1 or len(operands) % products or len(operands) > MAX_OPERANDS:
         raise _broken(spec)
-    return WeightStream(int(rows), int(parts), operands)
+    places = [(operand.part, operand.offset) for operand in operands]
+    first = places[: stream.of_product]
+    ends = [0, *itertools.accumulate(size for size, _ in first)]
+    in_order = [offset for _, offset in first] == ends[:-1] and places == first * products
+    aligned = not any(end % ALIGNMENT for end in ends) and ends[-1] <= MAX_SLOT
+    bound = all(operand.binding >= 0 for operand in operands)
+    whole = products == 1 or SUBGROUPS % (products * stream.parts) == 0
+    if not (in_order and aligned and bound and whole):
+        raise _broken(spec)
+    return stream
 
 
 def _broken(spec: ExecutableSpec) -> ArtifactError:

@@ -131,9 +131,14 @@ class StreamRecord:
     def words(self) -> list[int]:
         """Its words in memory."""
         stream = self.stream
-        words = [stream.rows | stream.parts << 32, stream.slot_bytes]
-        for operand, address in zip(stream.operands, self.addresses, strict=True):
-            words += [address, operand.part | operand.offset << 32]
+        products, parts = stream.products, stream.products * stream.parts
+        counts = (products.bit_length() - 1) | (parts.bit_length() - 1) << weight_streams.PARTS
+        words = [stream.rows | parts << 32, stream.slot_bytes | (counts << 32 if products > 1 else 0)]
+        every = weight_streams.WARPS // products
+        for number, (operand, address) in enumerate(zip(stream.operands, self.addresses, strict=True)):
+            product = number // stream.of_product
+            place = operand.offset | every << weight_streams.EVERY | product << weight_streams.PRODUCT
+            words += [address, operand.part | place << 32]
         return words + [0] * (weight_streams.RECORD // 8 - len(words))
 
 

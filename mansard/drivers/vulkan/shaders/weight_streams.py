@@ -7,8 +7,11 @@ blocks delays it. Weights are read once, so the L2 cache is told to evict them f
 
 The record of a stream in memory, `RECORD` bytes::
 
-    u32 rows; u32 parts of a row; u64 bytes of a slot
-    for each operand: u64 address; u32 bytes of a part; u32 byte offset in a slot
+    u32 rows; u32 parts of a row, of all products; u32 bytes of a slot
+    u32 the products' number as a power of two, and from bit `PARTS` on that of the parts; 0 for one product
+    for each operand: u64 address; u32 bytes of a part
+                      u32 byte offset in a slot, from bit `EVERY` on how many parts of its product lie between a
+                      subgroup's next ones, from bit `PRODUCT` on its product
 
 A subgroup copies it to shared memory one stream ahead; lane ``i`` requests the parts of operand ``i``.
 """
@@ -18,10 +21,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from mansard.hal.weight_streams import MAX_OPERANDS
+from mansard.hal.weight_streams import MAX_OPERANDS, SUBGROUPS
 
-WARPS = 8
+WARPS = SUBGROUPS
 """Subgroups of a block."""
+PARTS = 8
+EVERY, PRODUCT = 16, 24
+"""Where bit fields of a record begin."""
 MAX_SLOTS = 8
 RECORD = 128
 """Bytes of a record: its head, a place for each operand, and one that stays empty, which lanes without an
@@ -176,7 +182,7 @@ setp.lt.and.u32 loads, lane, {RECORD // 16}, loads;
 """Copy the record of the next stream, which arrives while the parts of this one are requested."""
 
 _REQUEST = f"""
-.reg .b32 rows, parts, unused, count, low, high;
+.reg .b32 rows, parts, counts, count, low, high, several;
 .reg .b64 address, part, offset;
 .reg .pred p;
 AGAIN:
@@ -189,7 +195,7 @@ cp.async.wait_all;
 bar.warp.sync 0xffffffff;
 mov.u32 low, all_records;
 mad.lo.u32 low, warp, {RECORD}, low;
-ld.shared.v4.b32 {{rows, parts, slot_bytes, unused}}, [low];
+ld.shared.v4.b32 {{rows, parts, slot_bytes, counts}}, [low];
 min.u32 high, lane, {MAX_OPERANDS};
 mad.lo.u32 low, high, 16, low;
 ld.shared.v2.b64 {{address, part}}, [low+16];
@@ -202,8 +208,28 @@ sub.u32 high, high, low;
 mad.lo.u32 high, high, parts, {WARPS - 1};
 sub.u32 high, high, warp;
 shr.u32 left, high, {WARPS.bit_length() - 1};
-mad.lo.u32 low, low, parts, warp;
 mov.b64 {{bytes, place}}, part;
+setp.ne.u32 p, counts, 0;
+@p bra SEVERAL;
+mad.lo.u32 low, low, parts, warp;
+bra ONE;
+SEVERAL:
+and.b32 several, counts, {(1 << PARTS) - 1};
+shr.u32 counts, counts, {PARTS};
+shr.u32 high, warp, counts;
+add.u32 low, low, high;
+sub.u32 high, parts, 1;
+and.b32 high, high, warp;
+sub.u32 counts, counts, several;
+shl.b32 low, low, counts;
+shr.u32 several, high, counts;
+shl.b32 rows, several, counts;
+sub.u32 high, high, rows;
+add.u32 low, low, high;
+shr.u32 high, place, {PRODUCT};
+setp.ne.u32 p, high, several;
+@p mov.u32 bytes, 0;
+ONE:
 mul.wide.u32 offset, low, bytes;
 add.u64 source, address, offset;
 add.u32 stream, stream, 1;
@@ -215,10 +241,12 @@ sub.u32 left, left, 1;
 setp.eq.u32 p, lane, 0;
 @p mbarrier.arrive.expect_tx.shared::cta.b64 _, [arrival], slot_bytes;
 setp.ne.u32 p, bytes, 0;
-add.u32 low, slot, place;
+and.b32 low, place, {(1 << EVERY) - 1};
+add.u32 low, slot, low;
 @p cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint
   [low], [source], bytes, [arrival], policy;
-mul.wide.u32 offset, bytes, {WARPS};
+bfe.u32 high, place, {EVERY}, {PRODUCT - EVERY};
+mul.wide.u32 offset, bytes, high;
 add.u64 source, source, offset;
 NONE:
 """

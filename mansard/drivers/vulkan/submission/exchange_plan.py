@@ -1,7 +1,7 @@
-"""Which values a persistent kernel's dispatches exchange (`mansard.hal.exchanges`), and where blocks still wait.
+"""Which values a persistent kernel's dispatches exchange (`mansard.hal.exchanges`), and where blocks wait.
 
-A value is what one dispatch writes to a binding. It can be exchanged where the dispatch writes all of it, every
-dispatch that reads it waits for its elements, and dispatches of the same run write all of its memory again:
+A value is what one dispatch writes to a binding. It can be exchanged where the dispatch writes all of it, all
+dispatches that read it wait for its elements, and dispatches of the same run write all of its memory again:
 then nothing outside looks for it there. It gets memory of its own, so that no later value has to wait for its
 readers. All blocks wait between two dispatches only if others of their accesses conflict: one writes what
 another one reads or writes.

@@ -125,6 +125,17 @@ def test_records() -> None:
     words = Record(3, 264, (7,), waits=False, polls=5, emptied=(1 << 41, 4096)).words()
     assert words[:5] == [3 | 264 << 32, 5 << 32, 1 << 41, 256, 7]
     words = StreamRecord(STREAM, (1 << 41, 1 << 42)).words()
-    assert words[:6] == [4096 | 2 << 32, 1536, 1 << 41, 1024, 1 << 42, 512 | 1024 << 32]
+    first, second = 1024 | 8 << 48, 512 | (1024 | 8 << 16) << 32
+    assert words[:6] == [4096 | 2 << 32, 1536, 1 << 41, first, 1 << 42, second]
     assert len(words) == weight_streams.RECORD // 8
     assert not any(words[6:]), "lanes without an operand copy nothing"
+
+
+def test_records_of_products_that_take_turns() -> None:
+    """A subgroup's next part of a product is as many parts of it away as subgroups read that product."""
+    operands = (StreamOperand(1, 1024, 0), StreamOperand(2, 1024, 0))
+    words = StreamRecord(WeightStream(4096, 2, operands, products=2), (1 << 41, 1 << 42)).words()
+    parts, counts = 4, 1 | 2 << weight_streams.PARTS
+    assert words[:2] == [4096 | parts << 32, 1024 | counts << 32]
+    places = [4 << weight_streams.EVERY | product << weight_streams.PRODUCT for product in range(2)]
+    assert words[2:6] == [1 << 41, 1024 | places[0] << 32, 1 << 42, 1024 | places[1] << 32]

@@ -35,7 +35,7 @@ from mansard.codegen.schedules.gpu.gemv.stream_layout import SUBGROUP, Factor, S
 from mansard.codegen.schedules.gpu.gemv.sums import GemvTile, ReducedMajor
 from mansard.codegen.schedules.gpu.reduction.rows import Rows
 from mansard.dtypes import DType
-from mansard.hal.weight_streams import MAX_SLOT, StreamOperand, WeightStream
+from mansard.hal.weight_streams import MAX_OPERANDS, MAX_SLOT, SUBGROUPS, StreamOperand, WeightStream
 from mansard.ir import float12
 from mansard.ir.scalar import walk
 from mansard.ir.types import Value
@@ -115,7 +115,9 @@ class _Kernel:
         self.form, self.chunk, self.rows = first.form, first.chunk, rows_of(self.nest, first.form)
         self.grouped = [GroupedSums.of(self.ev, self.nest, p.root, self.chunk) for p in self.products]
         self.lane = self.b.subgroup_place("subgroup_lane")
-        self.quads = self._quads()
+        self.summed = self.products
+        """The products that a slot has parts of; where they take turns, the first stands for each."""
+        self.quads: QuadSums | None = None
 
     def _quads(self) -> QuadSums | None:
         """The sums by matrix units, where all products take these and read their vector in words."""
@@ -129,7 +131,7 @@ class _Kernel:
             size = loads.get(vectors[0].value, 0) if held is None else held.lanes
             if (held is not None and held.dtype is not DType.BF16) or size % PAIRED or self.chunk % PAIRED:
                 return None
-        return QuadSums(self.b, vectors[0], len(vectors), self.rows, self.lane)
+        return QuadSums(self.b, vectors[0], len(self.summed), self.rows, self.lane)
 
     def layout(self) -> StreamLayout | None:
         """The layout of the stream, where there is one and its slots fit beside workgroup memory."""
@@ -143,9 +145,11 @@ class _Kernel:
         if any(value not in self.ev.binding_of for of_product in values for value in of_product):
             return None
         bindings = [[self.ev.binding_of[value] for value in of_product] for of_product in values]
+        self.bindings = bindings
+        turns = self._take_turns(values)
         size = MAX_SLOT
         while size:
-            found = layout(self.nest, [p.form for p in self.products], reads, bindings, size)
+            found = self._layout(reads, bindings, size, turns)
             if found is None:
                 return None
             cells = self._cells(found)
@@ -155,6 +159,44 @@ class _Kernel:
                 return found
             size //= 2
         return None
+
+    def _layout(
+        self, reads: Sequence[list[Read]], bindings: Sequence[list[int]], size: int, turns: bool
+    ) -> StreamLayout | None:
+        """The layout with slots of so many bytes: for the parts of one product, where these can take turns, else
+        for those of all."""
+        forms = [p.form for p in self.products]
+        if turns:
+            found = layout(self.nest, forms[:1], reads[:1], bindings[:1], size)
+            depth = self.nest.total(self.form.root.inner)
+            if found is not None and isinstance(depth, int):
+                parts = depth // found.elements * len(forms)
+                operands = len(found.operands) * len(forms)
+                if SUBGROUPS % parts == 0 and operands <= MAX_OPERANDS:
+                    self.summed = self.products[:1]
+                    return found
+        self.summed = self.products
+        return layout(self.nest, forms, reads, bindings, size)
+
+    def _take_turns(self, values: Sequence[Sequence[Value]]) -> bool:
+        """Whether products differ in nothing but the constants that are streamed."""
+        first, *others = (p.form.root.op for p in self.products)
+        if not others or len(self.products) & (len(self.products) - 1):
+            return False
+        for op, streams in zip(others, values[1:], strict=True):
+            parts = [(o.body, o.maps, o.extents, len(o.inputs)) for o in (first, op)]
+            if parts[0] != parts[1] or len(streams) != len(values[0]):
+                return False
+            other = dict(zip(values[0], streams, strict=True))
+            both = zip(first.inputs, op.inputs, strict=True)
+            if any(other.get(x, x) is not y or x.type != y.type for x, y in both):
+                return False
+        return True
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether a slot has parts of one of several products."""
+        return len(self.summed) < len(self.products)
 
     def _cells(self, layout_: StreamLayout) -> int:
         """Divide the outputs into batches, each of which ends where all subgroups have had their turn; the
@@ -171,6 +213,7 @@ class _Kernel:
     def run(self, layout_: StreamLayout) -> StreamedKernel:
         """The finished kernel."""
         b, ev = self.b, self.ev
+        self.quads = self._quads()
         group, groups, outputs = b.workgroup_id(0), b.workgroups(), b.idx(self.outputs)
         start = b.binary("div", b.mul(outputs, group), groups)
         end = b.binary("div", b.mul(outputs, b.add(group, b.idx(1))), groups)
@@ -196,7 +239,15 @@ class _Kernel:
             with b.if_(b.compare("lt", b.local_id(0), b.mul(count, b.idx(self.rows)))), ev.scope():
                 self._store(mine)
         kernel = self.frame.finish((1, 1, 1)).kernel
-        return StreamedKernel(kernel, WeightStream(self.outputs, self.count, layout_.operands))
+        operands, products = layout_.operands, 1
+        if self.takes_turns:
+            products = len(self.products)
+            operands = tuple(
+                operand._replace(binding=binding)
+                for bindings in self.bindings
+                for operand, binding in zip(operands, bindings, strict=True)
+            )
+        return StreamedKernel(kernel, WeightStream(self.outputs, self.count, operands, products))
 
     def _copied(self, forms: Sequence[Form]) -> list[Value]:
         """Vectors that are copied to workgroup memory before products read them: exchanged ones, each element
@@ -228,17 +279,23 @@ class _Kernel:
     def _sums(self, start: KValue, count: KValue) -> None:
         """The partial sums of a batch."""
         b, ev = self.b, self.ev
-        parts = b.mul(count, b.idx(self.count))
+        of_row = self.count * (len(self.products) if self.takes_turns else 1)
+        parts = b.mul(count, b.idx(of_row))
         mine = b.subgroup_place("subgroup_id")
         with b.for_(mine, parts, b.idx(WIDTH // SUBGROUP)) as loop, ev.scope():
-            output, part = self.frame.decode(loop.index, (self.batch, self.count))
+            place, first_cell = loop.index, b.idx(0)
+            output, part = self.frame.decode(loop.index, (self.batch, of_row))
+            if self.takes_turns:  # a row's parts of one product, then those of the next
+                product, part = self.frame.decode(part, (len(self.products), self.count))
+                place = b.add(b.mul(output, b.idx(self.count)), part)
+                first_cell = b.mul(product, b.idx(self.rows * self.batch * self.count))
             first = b.add(start, output)
             chunks = [self._chunk(part, number) for number in range(self.stream.loads)]
             totals = self._part_sums(first, chunks)
             whole = [b.subgroup_reduce("add", b.reduce("add", v)) for v in totals]
             with b.if_(b.compare("eq", self.lane, b.idx(0))):
                 for cell, value in enumerate(whole):
-                    b.store(self.partials, self._place(cell, loop.index), value)
+                    b.store(self.partials, b.add(first_cell, self._place(cell, place)), value)
 
     def _place(self, cell: int, part: KValue) -> KValue:
         return self.b.add(part, self.b.idx(cell * self.batch * self.count))
@@ -259,8 +316,8 @@ class _Kernel:
     def _part_sums(self, first: KValue, chunks: Sequence[Sequence[KValue]]) -> list[KValue]:
         """An invocation's sums over a part, of every product and row. What products read beside the stream is
         requested before they wait for it."""
-        b, every = self.b, [(p, c, r) for p in self.products for c in chunks for r in range(self.rows)]
-        for product, nibbles in zip(self.products, self.nibbles, strict=True):
+        b, every = self.b, [(p, c, r) for p in self.summed for c in chunks for r in range(self.rows)]
+        for product, nibbles in zip(self.summed, self.nibbles, strict=False):
             product.vector_loads.begin()
             streams = [product.form.large, *([nibbles] if nibbles is not None else [])]
             product.vector_loads.sources = dict.fromkeys((read.value for read in streams), None)
@@ -269,7 +326,7 @@ class _Kernel:
         slot = b.stream_wait()
         if self.quads is not None:
             return self._quad_sums(self.quads, slot, first, chunks)
-        factors = [self._load_part(slot, number, first, chunks) for number in range(len(self.products))]
+        factors = [self._load_part(slot, number, first, chunks) for number in range(len(self.summed))]
         b.stream_next()
         totals = self._zeros()
         for number, chunk in enumerate(chunks):
@@ -278,7 +335,7 @@ class _Kernel:
                 totals = self._add_groups(chunk, first, of_chunk, totals)
                 continue
             for element in range(0, self.chunk, self.lanes):
-                for at, (product, row) in enumerate((p, r) for p in self.products for r in range(self.rows)):
+                for at, (product, row) in enumerate((p, r) for p in self.summed for r in range(self.rows)):
                     start = self._bind(product, chunk, row, first)
                     product.vector_loads.serve(start, element, self.lanes)
                     totals[at] = reduce.combine(self.ev, product.root, totals[at])
@@ -293,7 +350,7 @@ class _Kernel:
         weights: list[list[list[KValue]]] = []
         for at in range(len(chunks)):
             weights.append([])
-            for number, product in enumerate(self.products):
+            for number, product in enumerate(self.summed):
                 sources, lower = self._sources(slot, number, at), self.nibbles[number]
                 large = product.form.large
                 words = self.chunk * large.value.type.dtype.bits // (8 * WORD)
@@ -323,7 +380,7 @@ class _Kernel:
 
     def _zeros(self) -> list[KValue]:
         lanes = self.lanes if self.rounded is None else 1
-        return [reduce.start(self.b, p.root, lanes) for p in self.products for _ in range(self.rows)]
+        return [reduce.start(self.b, p.root, lanes) for p in self.summed for _ in range(self.rows)]
 
     def _load_part(
         self, slot: KValue, number: int, first: KValue, chunks: Sequence[Sequence[KValue]]
@@ -357,7 +414,7 @@ class _Kernel:
     ) -> list[KValue]:
         """The totals with a load of small integers of each product."""
         parts = []
-        cells = [(number, row) for number in range(len(self.products)) for row in range(self.rows)]
+        cells = [(number, row) for number in range(len(self.summed)) for row in range(self.rows)]
         for (number, row), total in zip(cells, totals, strict=True):
             product, grouped = self.products[number], self.grouped[number]
             assert grouped is not None

@@ -111,10 +111,21 @@ def test_a_workgroup_with_many_outputs_computes_them_in_batches():
     check(graph, 1)
 
 
-def test_slots_hold_a_part_of_every_operand():
-    _, kernel_, *_ = kernel(products(1, 64, 4096, BF16, gated=True))
+@pytest.mark.parametrize("depth, parts", [(1024, 1), (2048, 2), (4096, 4)])
+def test_products_take_turns(depth, parts):
+    """A subgroup's parts are of one product, where all parts of a row divide the subgroups."""
+    _, kernel_, *_ = kernel(products(1, 64, depth, BF16, gated=True))
     stream = kernel_.stream
-    assert (stream.rows, stream.parts) == (64, 8)
+    assert (stream.rows, stream.parts, stream.products) == (64, parts, 2)
+    assert [(o.part, o.offset) for o in stream.operands] == [(2048, 0)] * 2
+    assert stream.slot_bytes == MAX_SLOT
+    assert len({o.binding for o in stream.operands}) == 2
+
+
+def test_slots_hold_a_part_of_every_operand():
+    _, kernel_, *_ = kernel(products(1, 64, 3072, BF16, gated=True))
+    stream = kernel_.stream
+    assert (stream.rows, stream.parts, stream.products) == (64, 6, 1)
     assert [(o.part, o.offset) for o in stream.operands] == [(1024, 0), (1024, 1024)]
     assert stream.slot_bytes == MAX_SLOT
     _, kernel_, *_ = kernel(products(1, 64, 1280, BF16, norm=True))
