@@ -163,8 +163,8 @@ class _Kernel:
     def _layout(
         self, reads: Sequence[list[Read]], bindings: Sequence[list[int]], size: int, turns: bool
     ) -> StreamLayout | None:
-        """The layout with slots of so many bytes: for parts of one product where these can take turns, else for
-        parts of all."""
+        """The layout with slots of so many bytes: for parts of one product where products take turns, else
+        for parts of all."""
         forms = [p.form for p in self.products]
         if turns:
             found = layout(self.nest, forms[:1], reads[:1], bindings[:1], size)
