@@ -10,8 +10,8 @@ The record of a stream in memory, `RECORD` bytes::
     u32 rows; u32 parts of a row, of all products; u32 bytes of a slot
     u32 the products' number as a power of two, and from bit `PARTS` on that of the parts; 0 for one product
     for each operand: u64 address; u32 bytes of a part
-                      u32 byte offset in a slot, from bit `EVERY` on how many parts of its product are between a
-                      subgroup's next ones, from bit `PRODUCT` on its product
+                      u32 byte offset in a slot; from bit `EVERY` on how many parts of its product lie between
+                      two of a subgroup, from bit `PRODUCT` on its product
 
 A subgroup copies it to shared memory one stream ahead; lane ``i`` requests the parts of operand ``i``.
 """

@@ -41,9 +41,9 @@ MAX_ELEMENTS = 16
 """The most elements of a key that an invocation has."""
 SUBGROUPS = 8
 """Subgroups of a workgroup."""
-KEYS = (8, 4, 2, 1)
-"""Keys that a subgroup loads at a time."""
-MAX_REGISTERS = 64
+MAX_KEYS = 8
+"""The most keys that a subgroup loads at a time."""
+MAX_REGISTERS = 72
 """Of an invocation, for keys, values, queries and sums."""
 
 
@@ -67,13 +67,17 @@ def direct_tile(nest: AttentionNest, work: WorkDistribution, target: KernelTarge
     if depth % (VECTOR * lower) or columns % (VECTOR * lower) or max(depth, columns) > MAX_ELEMENTS * lower:
         return None
     length = estimate(nest.extents[nest.key_loop], 1 << 10)
-    for keys in KEYS:
+
+    def fits(keys: int) -> bool:
         registers = (keys + rows) * (depth + columns) // lower
-        wanted = keys * SUBGROUPS < 2 * length and registers <= MAX_REGISTERS
-        tile = DirectTile(rows, keys)
-        if (wanted or keys == KEYS[-1]) and _shared_bytes(tile, columns, lower) <= target.shared_memory_bytes:
-            return tile
-    return None
+        shared = _shared_bytes(DirectTile(rows, keys), columns, lower)
+        return (keys == 1 or registers <= MAX_REGISTERS) and shared <= target.shared_memory_bytes
+
+    possible = [keys for keys in range(1, MAX_KEYS + 1) if fits(keys)]
+    # As few blocks of keys as possible, and no larger ones than these take.
+    blocks = {keys: -(-length // (keys * SUBGROUPS)) for keys in possible}
+    best = min(possible, key=lambda keys: (blocks[keys], keys), default=None)
+    return DirectTile(rows, best) if best is not None else None
 
 
 def _shared_bytes(tile: DirectTile, columns: int, subgroup: int) -> int:
@@ -107,16 +111,13 @@ class DirectAttention(TileRows):
         self.lane, self.number = b.subgroup_place("subgroup_lane"), b.subgroup_place("subgroup_id")
         pair = [b.add(self.lane, b.idx(n * self.size)) for n in range(self.rounds)]
         self.mine = [self._split(p) for p in pair]
-        """Key and row of an invocation's pairs; past the last pair others once more."""
+        """Key and row of an invocation's pairs; past the last pair the last one, and False."""
 
     def _split(self, pair: KValue) -> tuple[KValue, KValue, KValue | None]:
         b, inside = self.b, None
         if self.pairs % self.size:
             inside = b.compare("lt", pair, b.idx(self.pairs))
-            if self.pairs & (self.pairs - 1) == 0:
-                pair = b.binary("and", pair, b.idx(self.pairs - 1))
-            else:
-                pair = self.frame.minimum(pair, b.idx(self.pairs - 1))
+            pair = self.frame.minimum(pair, b.idx(self.pairs - 1))
         key, row = self.frame.decode(pair, (self.tile.keys, self.tile.rows))
         return key, row, inside
 
@@ -193,19 +194,14 @@ class DirectAttention(TileRows):
 
     def _scores(self, keys: Sequence[Sequence[KValue]]) -> list[KValue]:
         """Those of an invocation's pairs, of which each subgroup computes all."""
-        b, scores = self.b, [self.b.const(0.0, F32)] * self.rounds
-        parts = []
-        for number in range(self.pairs):
-            key, row = divmod(number, self.tile.rows)
-            parts.append(self._dot(self.queries[row], keys[key]))
-        if self.pairs & (self.pairs - 1) == 0:
-            starts = range(0, self.pairs, self.size)
-            return [b.subgroup_reduce_each("add", parts[at : at + self.size]) for at in starts]
-        for number, part in enumerate(parts):
-            at, lane = divmod(number, self.size)
-            score = b.subgroup_reduce("add", part)
-            mine = b.compare("eq", self.lane, b.idx(lane))
-            scores[at] = b.select(mine, score, scores[at]) if lane else score
+        b, lowest, scores = self.b, self.b.const(LOWEST, F32), []
+        pairs = [divmod(number, self.tile.rows) for number in range(self.pairs)]
+        parts = [self._dot(self.queries[row], keys[key]) for key, row in pairs]
+        for number, (_, _, inside) in enumerate(self.mine):
+            group = parts[number * self.size : (number + 1) * self.size]
+            group += [b.const(0.0, F32)] * ((1 << (len(group) - 1).bit_length()) - len(group))
+            score = b.subgroup_reduce_each("add", group)
+            scores.append(score if inside is None else b.select(inside, score, lowest))
         return scores
 
     def _read_key(self, vector: KValue) -> KValue:

@@ -91,6 +91,8 @@ class _StridedRows:
         self.column = self.b.binary("rem", self.lane, self.b.idx(self.columns))
         self.slice = self.b.binary("div", self.lane, self.b.idx(self.columns))
         self._scratch = Scratch(self.b)
+        self._elements: dict[int, list[tuple[KValue, KValue | None]]] = {}
+        """Of a row with so many elements, those of an invocation."""
 
     def _lanes(self, rows: int, target: KernelTarget) -> int:
         """Rows per vector: above 1 only if they are contiguous in all operands, and there are enough of
@@ -150,7 +152,9 @@ class _StridedRows:
             ev.bind(last, self.b.mul(vector, self.b.idx(self.lanes)))
         if self.lanes > 1:
             ev.vector, ev.multiple = (last[-1], self.lanes), self.lanes
-        self._elements: list[KValue] = []
+        held = [root for root in self.nest.roots if self.slices > 1 and self._is_held(root)]
+        totals = dict.fromkeys(estimate(self.nest.total(root.inner)) for root in held)
+        self._elements = {total: self._elements_of(total) for total in totals}
         self._load_ahead()
         for root in self.nest.roots:
             if root.reduces:
@@ -178,8 +182,8 @@ class _StridedRows:
         if self._is_held(root):
             # No scope: what is read and computed here serves the roots that follow.
             state: Sequence[KValue] = fold.start(b.idx(0) if self.slices == 1 else self.slice)
-            for place in self._each(root):
-                state = fold.step(state, place)
+            for place, valid in self._each(root):
+                state = fold.step(state, place, valid)
         elif self.slices > 1 or fold.is_arg:
             total = ev.dim(self.nest.total(root.inner))
             start = fold.start(self.slice)
@@ -198,28 +202,38 @@ class _StridedRows:
 
     def _is_held(self, root: Root) -> bool:
         """Whether an invocation keeps its elements of a row in registers."""
-        total = self.nest.total(root.inner)
-        return isinstance(total, int) and total % self.slices == 0 and self._held(root) <= HELD
+        return isinstance(self.nest.total(root.inner), int) and self._held(root) <= HELD
 
     def _held(self, root: Root) -> int:
         """The registers that would take."""
-        return estimate(self.nest.total(root.inner)) // self.slices * self.lanes
+        return -(-estimate(self.nest.total(root.inner)) // self.slices) * self.lanes
 
-    def _each(self, root: Root) -> Iterator[KValue]:
-        """A loop over an invocation's elements of a row, which it binds."""
+    def _each(self, root: Root) -> Iterator[tuple[KValue, KValue | None]]:
+        """A loop over the elements of a row that are an invocation's. It binds each, and gives whether it is in the
+        row (None: it is); in place of one that is not, the last one is bound."""
         groups = self.inner[root]
         if self.slices == 1:
             extents = [estimate(self.nest.total(g)) for g in groups]
             for number, values in enumerate(itertools.product(*(range(e) for e in extents))):
                 for group, value in zip(groups, values, strict=True):
                     self.ev.bind(group, self.b.idx(value))
-                yield self.b.idx(number)
+                yield self.b.idx(number), None
             return
-        for number in range(estimate(self.nest.total(root.inner)) // self.slices):
-            if number == len(self._elements):
-                self._elements.append(self.b.add(self.slice, self.b.idx(number * self.slices)))
-            self.frame.bind_flat(groups, self._elements[number])
-            yield self._elements[number]
+        for place, valid in self._elements[estimate(self.nest.total(root.inner))]:
+            self.frame.bind_flat(groups, place)
+            yield place, valid
+
+    def _elements_of(self, total: int) -> list[tuple[KValue, KValue | None]]:
+        """An invocation's elements of rows with so many (`_each`)."""
+        b, elements = self.b, list[tuple[KValue, KValue | None]]()
+        for first in range(0, total, self.slices):
+            place = b.add(self.slice, b.idx(first))
+            if first + self.slices <= total:
+                elements.append((place, None))
+            else:
+                last = self.frame.minimum(place, b.idx(total - 1))
+                elements.append((last, b.compare("lt", place, b.idx(total))))
+        return elements
 
     def _combine(self, combiner: str, value: KValue) -> KValue:
         """Combine the slices' results for each row."""
@@ -251,8 +265,9 @@ class _StridedRows:
             return
         if self._is_held(root):
             with self._guard(inside):
-                for _ in self._each(root):
-                    self._store_point(root, ())
+                for _, valid in self._each(root):
+                    with self._guard(valid):
+                        self._store_point(root, ())
             return
         if self.slices == 1:
             with ev.scope():
