@@ -42,10 +42,12 @@ CHUNKS = (32, 64, 128, 256, 512, 1024)
 """Candidate numbers of keys per chunk: the first that does not give many more workgroups than requested is
 used (H200, 8 heads of keys, 1,000 positions: 6.9 us with 32 for 16 heads of queries, 10.4 with 64)."""
 FEW_ROWS = 8
-"""Up to so many rows that share keys, each of a workgroup's `SUBGROUPS` may read any number of keys at a time. A
-persistent kernel has half of the requested workgroups at a time: all of an attention's are to be among them, with
-chunks as small as that allows."""
+"""Up to so many rows that share keys, each of a workgroup's `SUBGROUPS` may read any number of keys at a
+time. A persistent kernel has half of the requested workgroups at a time: all of an attention's are to be among
+them, with chunks as small as that allows."""
 SUBGROUPS = 8
+FEW_KEYS = 256
+"""Of larger chunks there are more, and a kernel that has the device to itself."""
 _LOWEST = float(np.finfo(np.float32).min)
 F32 = DType.F32
 
@@ -103,7 +105,9 @@ def _chunk(form: AttentionForm, workgroups: int) -> int | None:
     wanted = max(1, keys * max(1, dims.representative(heads, 8)) // workgroups)
     if dims.bounds(rows)[1] <= FEW_ROWS * form.columns:
         most = max(1, workgroups // 2 // max(1, dims.representative(heads, 8)))
-        return max(CHUNKS[0], -(-keys // (most * SUBGROUPS)) * SUBGROUPS)
+        chunk = max(CHUNKS[0], -(-keys // (most * SUBGROUPS)) * SUBGROUPS)
+        if chunk <= FEW_KEYS:
+            return chunk
     return next((c for c in CHUNKS if c >= wanted), CHUNKS[-1])
 
 

@@ -43,6 +43,8 @@ SUBGROUPS = 8
 """Subgroups of a workgroup."""
 MAX_KEYS = 8
 """The most keys that a subgroup loads at a time."""
+TOGETHER = 8
+"""Pairs of a key and a row whose scores a subgroup adds up at a time: more take too many registers."""
 MAX_REGISTERS = 72
 """Of an invocation, for keys, values, queries and sums."""
 
@@ -69,7 +71,10 @@ def direct_tile(nest: AttentionNest, work: WorkDistribution, target: KernelTarge
     length = estimate(nest.extents[nest.key_loop], 1 << 10)
 
     def fits(keys: int) -> bool:
-        registers = (keys + rows) * (depth + columns) // lower
+        elements = (keys + rows) * (depth + columns)
+        if keys * SUBGROUPS < length:
+            elements += rows * columns  # sums from one block to the next
+        registers = elements // lower
         shared = _shared_bytes(DirectTile(rows, keys), columns, lower)
         return (keys == 1 or registers <= MAX_REGISTERS) and shared <= target.shared_memory_bytes
 
@@ -196,11 +201,16 @@ class DirectAttention(TileRows):
         """Those of an invocation's pairs, of which each subgroup computes all."""
         b, lowest, scores = self.b, self.b.const(LOWEST, F32), []
         pairs = [divmod(number, self.tile.rows) for number in range(self.pairs)]
-        parts = [self._dot(self.queries[row], keys[key]) for key, row in pairs]
-        for number, (_, _, inside) in enumerate(self.mine):
-            group = parts[number * self.size : (number + 1) * self.size]
-            group += [b.const(0.0, F32)] * ((1 << (len(group) - 1).bit_length()) - len(group))
-            score = b.subgroup_reduce_each("add", group)
+        for first, (_, _, inside) in zip(range(0, self.pairs, self.size), self.mine, strict=True):
+            score = None
+            for start in range(0, min(self.size, self.pairs - first), TOGETHER):
+                group = pairs[first + start : first + min(start + TOGETHER, self.size)]
+                parts = [self._dot(self.queries[row], keys[key]) for key, row in group]
+                parts += [b.const(0.0, F32)] * ((1 << (len(parts) - 1).bit_length()) - len(parts))
+                these = b.subgroup_reduce_each("add", parts)
+                here = b.compare("ge", self.lane, b.idx(start))
+                score = these if score is None else b.select(here, these, score)
+            assert score is not None
             scores.append(score if inside is None else b.select(inside, score, lowest))
         return scores
 

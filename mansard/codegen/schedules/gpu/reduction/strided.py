@@ -209,8 +209,8 @@ class _StridedRows:
         return -(-estimate(self.nest.total(root.inner)) // self.slices) * self.lanes
 
     def _each(self, root: Root) -> Iterator[tuple[KValue, KValue | None]]:
-        """A loop over the elements of a row that are an invocation's. It binds each, and gives whether it is in the
-        row (None: it is); in place of one that is not, the last one is bound."""
+        """A loop over an invocation's elements of a row. It binds each, and gives whether it is in the row
+        (None: it is); in place of one that is not, the last one is bound."""
         groups = self.inner[root]
         if self.slices == 1:
             extents = [estimate(self.nest.total(g)) for g in groups]
