@@ -1,11 +1,12 @@
 """Exchanged values as data: small vectors that dispatches of a persistent kernel pass on without a barrier.
 
 A dispatch that reads such a value waits for each of its elements rather than for all of the dispatch before
-it: all bits of one that has not been written yet are 1, which is a NaN, in place of which kernels store another one.
-Both are done with single elements, so
-neither side needs a fence. That takes memory that nothing else uses, is empty at first, and is written once:
-the device gives a value such memory where all dispatches that use it know how
-(`mansard.codegen.kernel.exchanges`), and otherwise its ordinary memory, which is read without waiting.
+it. An element that has not been written yet is empty: all of its bits are 1. That is a NaN, in place of which
+kernels store another one. As both sides access single elements, neither needs a fence.
+
+That takes memory that nothing else uses, is empty at first, and is written once. The device gives a value
+such memory where all dispatches that use it know how (`mansard.codegen.kernel.exchanges`), and otherwise its
+ordinary memory, which is read without waiting.
 """
 
 from __future__ import annotations

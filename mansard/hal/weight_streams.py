@@ -32,8 +32,8 @@ class StreamOperand(NamedTuple):
 class WeightStream:
     """What is read: ``rows`` rows of ``parts`` parts each, contiguous, of every operand.
 
-    With several ``products`` the operands are those of each in turn, of equal sizes, and a slot has parts of one
-    of them. A row then has its parts of the first product, and behind these those of the next.
+    With several ``products`` the operands are those of each in turn, of equal sizes, and a slot has parts of
+    one of them. A row then has its parts of the first product, and behind these those of the next.
     """
 
     rows: int

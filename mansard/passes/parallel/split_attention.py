@@ -43,7 +43,7 @@ CHUNKS = (32, 64, 128, 256, 512, 1024)
 used (H200, 8 heads of keys, 1,000 positions: 6.9 us with 32 for 16 heads of queries, 10.4 with 64)."""
 FEW_ROWS = 8
 """Up to so many rows that share keys, each of a workgroup's `SUBGROUPS` may read any number of keys at a
-time. A persistent kernel has half of the requested workgroups at a time: all of an attention's are to be among
+time. A persistent kernel has half of the requested workgroups at a time. All of an attention are to be among
 them, with chunks as small as that allows."""
 SUBGROUPS = 8
 FEW_KEYS = 256

@@ -62,6 +62,22 @@ def test_parts_are_one_kernel_and_the_merge_another():
     assert [(d.name, len(d.outputs)) for d in whole.dispatches] == [("attention", 3), ("rows", 1)]
 
 
+@pytest.mark.parametrize(
+    ("rows", "length", "chunk"),
+    [
+        (1, 1024, 32),
+        (1, 1096, 40),  # 28 chunks of 8 heads, of 264 workgroups at a time
+        (1, 2120, 72),
+        (1, 16384, 256),  # more workgroups than those
+        (20, 1096, 32),  # many rows
+    ],
+)
+def test_chunks_of_few_rows_fit_a_persistent_kernel(rows, length, chunk):
+    graph = split(build(rows, length, heads=8, key_heads=8), 528)
+    extents = {op.extents[-2:] for op in graph.ops if getattr(op, "combiner", None) == "max"}
+    assert (-(-length // chunk), chunk) in extents
+
+
 def test_a_window_of_rows_that_share_keys_is_split():
     rows = dims.symbol(Dim("rows", 1, 8, typical=4))
     graph = build(rows, 1024, heads=8, key_heads=2)

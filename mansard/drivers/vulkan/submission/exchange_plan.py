@@ -74,8 +74,8 @@ class _Value:
 
 
 def plan(dispatches: Sequence[tuple[DispatchCommand, Body]], waits: Sequence[bool]) -> ExchangePlan:
-    """The plan of a run in whose commands there are barriers behind the dispatches with ``waits``; between two
-    of these, dispatches are independent."""
+    """The plan of a run in whose commands there are barriers behind the dispatches with ``waits``. Dispatches
+    without a barrier between them are independent."""
     accesses = [list(_accesses(n, command, body)) for n, (command, body) in enumerate(dispatches)]
     if any(access.bytes[1] <= access.bytes[0] for access in itertools.chain(*accesses)):
         return ExchangePlan(tuple(waits), {}, ((0, 0),) * len(dispatches), 0)  # no addresses to compare

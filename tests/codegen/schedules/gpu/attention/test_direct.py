@@ -57,6 +57,21 @@ def test_shapes(shape, heads, keys):
     check(graph, values(graph))
 
 
+@pytest.mark.parametrize(
+    ("heads", "length", "keys"),
+    [
+        (2, 32, 4),  # one block
+        (2, 40, 5),
+        (2, 72, 5),  # two, and 64 keys at a time take too many registers
+        (4, 72, 3),  # more rows: sums that one block leaves to the next take registers too
+        (2, 128, 6),
+    ],
+)
+def test_as_few_blocks_as_registers_allow(heads, length, keys):
+    found = tile(attention(heads, 1, (1, 1, length, 128, 128), dtype=BF16))
+    assert (found.rows, found.keys) == (heads, keys)
+
+
 @pytest.mark.parametrize("length", [20, 64])
 @pytest.mark.parametrize("dtype", [F32, DType.BOOL])
 def test_masks(length, dtype):
