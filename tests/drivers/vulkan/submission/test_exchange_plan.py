@@ -32,8 +32,8 @@ def memory() -> Iterator[VulkanBuffer]:
 
 @pytest.fixture
 def dispatch(memory: VulkanBuffer) -> Make:
-    """A dispatch of accesses: what it does ("r", "w"; "rx" and "wx" where the value may be exchanged, "s" where
-    it writes a part), the first byte and the bytes."""
+    """A dispatch of accesses: what it does ("r", "w"; "rx" and "wx" where the value may be exchanged, "s"
+    where a part is written), the first byte and the bytes."""
 
     def make(*accesses: tuple[str, int, int]) -> Dispatch:
         refs = tuple(BufferRef(memory, first, size) for _, first, size in accesses)
