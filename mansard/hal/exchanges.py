@@ -17,6 +17,8 @@ from mansard.dtypes import DType
 
 DTYPES = (DType.BF16, DType.F16, DType.F32)
 """The element types of exchanged values."""
+MAX_BINDINGS = 31
+"""Bindings of a kernel that may be exchanged, from the first on: a bit of an i32 for each."""
 MAX_BYTES = 1 << 20
 """The largest exchanged value."""
 MAX_VECTOR = 16 << 10

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mansard.codegen.kernel.ir import Binding, Inst, Kernel
-from mansard.hal.exchanges import DTYPES
+from mansard.hal.exchanges import DTYPES, MAX_BINDINGS
 
 
 def exchanged(kernel: Kernel) -> frozenset[int]:
     """The bindings of a kernel's exchange that it accesses in no other form than exchanged values can be."""
-    wanted = kernel.exchange.bindings
+    wanted = frozenset(n for n in kernel.exchange.bindings if n < MAX_BINDINGS)
     if not wanted:
         return wanted
     return wanted - {binding.index for binding, inst in _accesses(kernel) if not _possible(binding, inst)}

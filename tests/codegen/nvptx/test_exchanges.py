@@ -121,6 +121,15 @@ def test_other_forms_are_not_exchanged():
     assert exchanged(b.build()) == {1, 3}
 
 
+def test_bindings_have_a_bit_each():
+    bindings = [(F32, False)] * 40 + [(F32, True)]
+    b = builder(*bindings, exchange=range(41))
+    at = b.local_id(0)
+    parts = [b.load(b.bindings[n], at) for n in (0, 30, 31, 39)]
+    b.store(b.bindings[40], at, b.add(b.add(parts[0], parts[1]), b.add(parts[2], parts[3])))
+    assert body(b.build()).exchange.bindings == set(range(31))
+
+
 def test_the_exchange_of_kernels():
     """Of products with a norm before them: the vector and the result, no weights."""
     (dispatch,) = lower_graph(
