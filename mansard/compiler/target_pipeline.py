@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Sequence
 
 from mansard.analysis.attention import AttentionForm
+from mansard.codegen.nvptx.target import FEATURE as PTX_FEATURE
 from mansard.compiler.dumps import Dumps
 from mansard.compiler.identity import dispatch_key
 from mansard.compiler.options import CompileOptions
@@ -39,6 +40,7 @@ def target_pipeline(
             gpu=bool(gpus),
             regions=any(t.backend.region_format for t in targets),
             attention_workgroups=_attention_workgroups(gpus) if only_gpus else None,
+            one_launch=only_gpus and all(PTX_FEATURE in t.kernel.features for t in gpus),
             buffer_limit=min(limits, default=None),
             fuse_attention=lambda form: _takes_attention(form, targets),
             fuse_products=_once(functools.partial(_gains, targets=requested)) if only_gpus else None,

@@ -22,8 +22,8 @@ MAX_BINDINGS = 31
 MAX_BYTES = 1 << 20
 """The largest exchanged value."""
 MAX_VECTOR = 16 << 10
-"""The largest one that all workgroups read: they do so again and again while they wait, which takes bandwidth
-from those that are still at work."""
+"""The largest one that a product reads: all of its workgroups do so, again and again while they wait, which
+takes bandwidth from those that are still at work."""
 
 
 @dataclass(frozen=True)

@@ -75,6 +75,8 @@ class PipelineSettings:
     """Whether a GPU is among the targets asked for."""
     attention_workgroups: int | None = None
     """Workgroups that an attention should have, where all targets asked for are GPUs."""
+    one_launch: bool = False
+    """Whether these run dispatches of few rows in one launch (persistent kernels)."""
     buffer_limit: tuple[int, str] | None = None
     """The largest buffer in bytes, and the target it is a limit of; None where no target has one."""
     fuse_attention: Callable[[AttentionForm], bool] | None = None
@@ -224,7 +226,8 @@ def pipeline(settings: PipelineSettings | None = None) -> tuple[Step, ...]:
         # -- Parallelism: after the layout, which decides what a long line or a row of keys is -----
         # Where CPUs share the model, an attention stays whole for them.
         PassStep(
-            partial(split_attention, workgroups=attention_workgroups or 1), attention_workgroups is not None
+            partial(split_attention, workgroups=attention_workgroups or 1, one_launch=s.one_launch),
+            attention_workgroups is not None,
         ),
         # Splitting an attention leaves its masks and sums over whole rows unread.
         PassStep(eliminate_dead, when=attention_workgroups is not None),

@@ -63,7 +63,8 @@ subgroup_reduce    [scalar]; attrs combiner; over the active invocations of the 
                    says that min and max may ignore NaN
 subgroup_reduce_each
                    [scalars, a power of two of them]; attrs combiner: add mul; invocation n has the
-                   subgroup_reduce of number n modulo their count; over whole subgroups of no fewer
+                   subgroup_reduce of number n modulo their count. All invocations of the subgroup take
+                   part, and it has at least as many as there are operands
 subgroup_scan      [scalar]; attrs combiner: add mul min max; over the active invocations of the subgroup up
                    to and with this one, in the order of their subgroup_lane
 subgroup_id        int; which subgroup of the workgroup this is

@@ -30,8 +30,8 @@ POLLS = 1 << 25
 class _Load:
     """A load that has been requested: its first result, and how to repeat it."""
 
-    binding: int
     flag: str
+    """The i1 that says whether it waits."""
     first: str
     again: Callable[[], str]
     type: str
@@ -141,7 +141,6 @@ class ExchangeEmitter(PtxEmitter):
             return name if type_ == f"i{bits}" else self.temp(f"bitcast i{bits} {name} to {type_}")
 
         return _Load(
-            memory.index,
             self._flag(memory),
             self.temp(code),
             lambda: self.temp(code),
@@ -182,7 +181,6 @@ class ExchangeEmitter(PtxEmitter):
             return self.temp(f"bitcast {vector} {whole} to {elements}") if elements else whole
 
         return _Load(
-            memory.index,
             self._flag(memory),
             self.temp(code),
             lambda: self.temp(code),
@@ -205,14 +203,14 @@ class ExchangeEmitter(PtxEmitter):
         return functools.reduce(lambda x, y: self.temp(f"or i1 {x}, {y}"), conditions)
 
     def _wait(self, loads: Sequence[_Load]) -> list[str]:
-        """Load all of a binding again until no element is missing; the last results."""
+        """Load all of them again until no element of those that wait is missing; the last results."""
         self._count += 1
         tag, before = f"wait{self._count}", self._label
-        waits = self.temp(f"and i1 {self._any_empty(loads, [x.first for x in loads])}, {loads[0].flag}")
+        waits = self._any_empty(loads, [load.first for load in loads])
         self.line(f"br i1 {waits}, label %{tag}.again, label %{tag}.there")
         self._start(f"{tag}.again")
         self.line(f"%{tag}.count = phi i32 [ 0, %{before} ], [ %{tag}.next, %{tag}.again ]")
-        again = [x.again() for x in loads]
+        again = [load.again() for load in loads]
         self.line(f"%{tag}.next = add i32 %{tag}.count, 1")
         lost = f'"{{.reg .pred lost; setp.eq.u32 lost, $0, {POLLS}; @lost trap;}}", "r"'
         self.line(f"call void asm sideeffect {lost}(i32 %{tag}.next) #1")
@@ -224,7 +222,8 @@ class ExchangeEmitter(PtxEmitter):
         ]
 
     def _any_empty(self, loads: Sequence[_Load], results: Sequence[str]) -> str:
-        return self._any([load.is_empty(name) for load, name in zip(loads, results, strict=True)])
+        both = zip(loads, results, strict=True)
+        return self._any([self.temp(f"and i1 {load.is_empty(name)}, {load.flag}") for load, name in both])
 
     def _publish(self, memory: Binding, inst: Inst) -> None:
         (index, value), bits = inst.args, _bits(memory)

@@ -155,7 +155,8 @@ def body(kernel: Kernel, target: PtxTarget = HOPPER) -> Body:
         *metadata,
     ]
     code = assembly("\n".join(parts) + "\n", target)
-    exchange = Exchange(emitter.exchanged, kernel.exchange.overwrites)
+    streamed_bindings = {operand.binding for operand in stream.operands} if stream is not None else set()
+    exchange = Exchange(emitter.exchanged - streamed_bindings, kernel.exchange.overwrites)
     return Body(_block(kernel.name, code), kernel.workgroup[0], emitter.shared_bytes, stream, exchange)
 
 

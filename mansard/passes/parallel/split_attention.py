@@ -41,25 +41,23 @@ MIN_KEYS = 512
 CHUNKS = (32, 64, 128, 256, 512, 1024)
 """Candidate numbers of keys per chunk: the first that does not give many more workgroups than requested is
 used (H200, 8 heads of keys, 1,000 positions: 6.9 us with 32 for 16 heads of queries, 10.4 with 64)."""
-FEW_ROWS = 8
-"""Up to so many rows that share keys, each of a workgroup's `SUBGROUPS` may read any number of keys at a
-time. A persistent kernel has half of the requested workgroups at a time. All of an attention are to be among
-them, with chunks as small as that allows."""
+FEW_ROWS, FEW_KEYS = 8, 256
+"""A persistent kernel has half of the requested workgroups at a time, and all workgroups of one attention
+with few rows should run at once: chunks are as small as that allows, up to so many keys."""
 SUBGROUPS = 8
-FEW_KEYS = 256
-"""Of larger chunks there are more, and a kernel that has the device to itself."""
+"""Subgroups of a workgroup of that attention's kernel, each of which reads any number of keys at a time."""
 _LOWEST = float(np.finfo(np.float32).min)
 F32 = DType.F32
 
 
-def split_attention(graph: Graph, workgroups: int) -> Graph:
+def split_attention(graph: Graph, workgroups: int, *, one_launch: bool = False) -> Graph:
     """Split every attention whose rows give fewer than ``workgroups`` workgroups; the same graph if there is
-    none."""
+    none. ``one_launch``: for persistent kernels."""
     producers, users, live = graph.producers(), graph.users(), set(graph.live_outs())
     splitter = _Splitter(graph)
     for op in graph.ops:
         form = find_attention(op, producers)
-        chunk = _chunk(form, workgroups) if form is not None else None
+        chunk = _chunk(form, workgroups, one_launch) if form is not None else None
         if (
             form is None
             or chunk is None
@@ -88,7 +86,7 @@ def _is_concatenated(form: AttentionForm, producers: Mapping[Value, Op]) -> bool
     return any(is_join(producers.get(op.inputs[i])) for op, side in sides for i in operands(side))
 
 
-def _chunk(form: AttentionForm, workgroups: int) -> int | None:
+def _chunk(form: AttentionForm, workgroups: int, one_launch: bool) -> int | None:
     """The number of keys per chunk, or None where splitting gains nothing with so many rows or so few
     keys."""
     weighted = form.weighted
@@ -103,7 +101,7 @@ def _chunk(form: AttentionForm, workgroups: int) -> int | None:
         return None
     keys = dims.representative(length, dims.bounds(length)[1])
     wanted = max(1, keys * max(1, dims.representative(heads, 8)) // workgroups)
-    if dims.bounds(rows)[1] <= FEW_ROWS * form.columns:
+    if one_launch and dims.bounds(rows)[1] <= FEW_ROWS * form.columns:
         most = max(1, workgroups // 2 // max(1, dims.representative(heads, 8)))
         chunk = max(CHUNKS[0], -(-keys // (most * SUBGROUPS)) * SUBGROUPS)
         if chunk <= FEW_KEYS:

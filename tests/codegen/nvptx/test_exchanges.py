@@ -70,6 +70,18 @@ def test_loads_are_waited_for_together():
     assert lines(b.build()) == [LOAD] * 6 + [WAIT, "@llvm.fma"]
 
 
+def test_each_load_waits_for_its_own_binding():
+    """A value that is in ordinary memory may have all bits set."""
+    b = builder((F32, False), (F32, True), (F32, False), exchange=(0, 2))
+    at = b.local_id(0)
+    b.store(b.bindings[1], at, b.add(b.load(b.bindings[0], at), b.load(b.bindings[2], at)))
+    text = BodyEmitter(b.build(), HOPPER, ["!0 = !{}"]).emit()
+    flags = re.findall(r"and i1 %t\d+, (%exchanged[02])", text)
+    assert sorted(flags) == ["%exchanged0", "%exchanged0", "%exchanged2", "%exchanged2"], (
+        "once more in the loop"
+    )
+
+
 @pytest.mark.parametrize("also_behind", [False, True])
 def test_waits_of_a_block_alone(also_behind):
     """A value that nothing else uses is waited for in the block that does, which not all may reach."""

@@ -55,6 +55,8 @@ class PersistentRun:
 
     dispatches: tuple[PersistentDispatch, ...]
     exchanges: ExchangePlan
+    ordered: bool
+    """Whether there are barriers between its commands, which are for what is before and behind it too."""
 
     @property
     def exchange_start(self) -> int:
@@ -117,7 +119,21 @@ def group(commands: Sequence[Command], blocks: int) -> list[Command | Persistent
             items += _joined(pending, blocks, slots)
             pending = []
         pending.append(command)
-    return items + _joined(pending, blocks, slots)
+    return _apart(items + _joined(pending, blocks, slots))
+
+
+def _apart(items: Sequence[Command | PersistentRun]) -> list[Command | PersistentRun]:
+    """The items with a barrier between a run and its neighbours, where one was among the run's commands: a
+    dispatch behind it may read what one before it has written."""
+    out: list[Command | PersistentRun] = []
+    for item in items:
+        both = (item, out[-1]) if out else ()
+        if any(isinstance(x, PersistentRun) and x.ordered for x in both) and not any(
+            isinstance(x, BarrierCommand) for x in both
+        ):
+            out.append(BarrierCommand())
+        out.append(item)
+    return out
 
 
 def body_of(command: Command, blocks: int, slots: Slots) -> Body | None:
@@ -192,7 +208,8 @@ def _joined(pending: list[Command], blocks: int, slots: Slots) -> list[Command |
         return list(pending)
     exchanges = plan(dispatches, waits)
     both = zip(dispatches, exchanges.waits, strict=True)
-    run = PersistentRun(tuple(PersistentDispatch(*dispatch, wait) for dispatch, wait in both), exchanges)
+    parts = tuple(PersistentDispatch(*dispatch, wait) for dispatch, wait in both)
+    run = PersistentRun(parts, exchanges, any(waits))
     return [run, *pending[places[-1] + 1 :]]
 
 

@@ -77,9 +77,10 @@ def test_every_value_has_memory_of_its_own(dispatch: Make) -> None:
     assert len(set(written)) == len(written) and all(place % ALIGNMENT == 0 for place in written)
     assert found.places[0, 1] == found.places[1, 0]
     assert found.polls(1) == 0b101, "what the first dispatch reads is in ordinary memory"
-    assert (
-        found.emptied[-1] == (0, found.size) or sum(end - first for first, end in found.emptied) == found.size
-    )
+    emptied = [(first, end, number) for number, (first, end) in enumerate(found.emptied) if end > first]
+    for (number, binding), place in found.places.items():
+        (behind,) = (n for first, end, n in emptied if first <= place < end)
+        assert any(found.waits[number:behind]), (number, binding)
 
 
 @pytest.mark.parametrize(

@@ -123,6 +123,17 @@ def test_products_and_what_is_between_them(kernels: Kernels) -> None:
     assert group([], BLOCKS) == []
 
 
+def test_barriers_within_a_run_are_also_for_what_is_around_it(kernels: Kernels) -> None:
+    product, plain = kernels.dispatch(kernels.product), kernels.dispatch(kernels.plain)
+    assert shape(group([plain, product, B, product, B], BLOCKS)) == ["D", "B", [True, False], "B"]
+    assert shape(group([product, B, product, plain], BLOCKS)) == [[True, False], "B", "D"]
+    assert shape(group([plain, product, product, plain], BLOCKS)) == ["D", [False, False], "D"]
+    writes = kernels.dispatch(kernels.small, result=BufferRef(kernels.vector, 512, 64))
+    reads = kernels.dispatch(kernels.product, weights=BufferRef(kernels.vector, 0, ROWS * PART))
+    items = group([writes, B, product, reads, product], BLOCKS)
+    assert shape(items) == [[True, False], "B", [False, False]], "copies of a stream wait for nothing else"
+
+
 def test_what_ends_a_run(kernels: Kernels) -> None:
     product, plain = kernels.dispatch(kernels.product), kernels.dispatch(kernels.plain)
     copy = CopyCommand(BufferRef(kernels.vector), BufferRef(kernels.result), 64)

@@ -33,7 +33,6 @@ from mansard.codegen.schedules.common.attention_nest import (
 from mansard.codegen.schedules.common.base import Frame, Scheduled, estimate, power_of_two_below
 from mansard.codegen.schedules.gpu.attention import matrix, matrix_tiles
 from mansard.codegen.schedules.gpu.attention.direct import (
-    SUBGROUPS,
     DirectAttention,
     DirectTile,
     direct_tile,
@@ -42,11 +41,11 @@ from mansard.codegen.schedules.gpu.attention.tile import FlashTile
 from mansard.codegen.schedules.gpu.attention.work_split import AttentionTile
 from mansard.dims import DimLike
 from mansard.ir.dispatch import Dispatch
+from mansard.passes.parallel.split_attention import FEW_KEYS, SUBGROUPS
 
 _ROWS = (32, 16, 8, 4)
 _KEYS = (128, 64, 32, 16, 8, 4)
 _THREADS = 128
-FEW_KEYS = 256
 
 
 def schedule(
@@ -89,8 +88,9 @@ def schedule(
 
 
 def _in_one_launch(nest: AttentionNest, target: KernelTarget) -> bool:
-    """Whether a kernel without matrices may run in one launch with others, and has so few keys that this is
-    faster (H200, Qwen3-0.6B, caches of 2,120 and 4,200 positions: 846 and 935 us a step; 990 and 1,220)."""
+    """Whether the target may run a kernel without matrices in one launch with others, and there are so few
+    keys that this is faster. Steps of Qwen3-0.6B with caches of 2,120 and 4,200 positions take 846 and 935 us
+    on an H200, with matrices 990 and 1,220."""
     return PTX_FEATURE in target.features and estimate(nest.extents[nest.key_loop]) <= FEW_KEYS
 
 

@@ -33,14 +33,13 @@ from mansard.codegen.schedules.common.online_softmax import LOWEST, divided, lar
 from mansard.codegen.schedules.gpu.attention.tile_rows import TileRows
 from mansard.codegen.schedules.gpu.attention.work_split import VECTOR
 from mansard.dtypes import DType
+from mansard.passes.parallel.split_attention import SUBGROUPS
 
 F32 = DType.F32
 MAX_ROWS = 8
 """The most rows of a tile: an invocation has queries and sums of all."""
 MAX_ELEMENTS = 16
 """The most elements of a key that an invocation has."""
-SUBGROUPS = 8
-"""Subgroups of a workgroup."""
 MAX_KEYS = 8
 """The most keys that a subgroup loads at a time."""
 TOGETHER = 8

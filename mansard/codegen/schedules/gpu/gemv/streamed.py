@@ -250,14 +250,17 @@ class _Kernel:
         return StreamedKernel(kernel, WeightStream(self.outputs, self.count, operands, products))
 
     def _copied(self, forms: Sequence[Form]) -> list[Value]:
-        """Vectors that are copied to workgroup memory before products read them: exchanged ones, each element
-        of which is then waited for by one invocation."""
+        """Vectors that are copied to workgroup memory before products read them, where nothing else does:
+        exchanged ones, each element of which is then waited for by one invocation."""
         vectors = [quad_vector(self.nest, form) for form in forms]
         values = dict.fromkeys(x.value for x in vectors if x is not None)
+        others = (root for root in self.nest.roots if not root.reduces)
+        elsewhere = {read.value for root in others for read in self.nest.reads(root)}
         return [
             value
             for value in values
-            if self.ev.binding_of.get(value) in self.b.exchange.bindings
+            if value not in elsewhere
+            and self.ev.binding_of.get(value) in self.b.exchange.bindings
             and isinstance(value.type.elements, int)
             and value.type.elements % self.lanes == 0
         ]

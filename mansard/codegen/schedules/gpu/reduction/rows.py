@@ -159,7 +159,7 @@ class Rows:
         for root in (*nest.roots[first + 1 :], nest.roots[first]):
             reads = plain_reads(nest, root, {*ev.held, *(taken if root is not nest.roots[first] else ())})
             count = self._count(root)
-            if not root.inner or count is None or count * len(reads) > left:
+            if len(self.inner[root]) != 1 or count is None or count * len(reads) > left:
                 continue
             left -= count * len(reads)
             for number in range(count):

@@ -202,6 +202,8 @@ class _StridedRows:
 
     def _is_held(self, root: Root) -> bool:
         """Whether an invocation keeps its elements of a row in registers."""
+        if self.slices > 1 and len(self.inner[root]) != 1:
+            return False  # coordinates would be computed, and elements read, for every reduction anew
         return isinstance(self.nest.total(root.inner), int) and self._held(root) <= HELD
 
     def _held(self, root: Root) -> int:

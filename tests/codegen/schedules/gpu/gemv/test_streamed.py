@@ -100,6 +100,19 @@ def test_small_weights(kind, activations, refined, norm, gated, depth):
     check(graph, 2, quantisation(kind, activations=activations, min_elements=1, **refined))
 
 
+@pytest.mark.parametrize("depth", [512, 1024])
+def test_a_result_may_add_the_vector_itself(depth):
+    """It is then not copied to workgroup memory, of which single numbers cannot be read."""
+    b = GraphBuilder()
+    x, w = b.input("x", (1, depth), BF16), b.input("w", (depth, depth), BF16)
+    maps = [IndexMap.of_dims((0, 2)), IndexMap.of_dims((1, 2))]
+    body = Apply("mul", (Cast(Arg(0, BF16), F32), Cast(Arg(1, BF16), F32)), F32)
+    y = b.generic([x, w], maps, (1, depth, depth), body, reduced=1, combiner="add")
+    both = [IndexMap.identity(2)] * 2
+    total = Cast(Apply("add", (Arg(0, F32), Cast(Arg(1, BF16), F32)), F32), BF16)
+    check(b.build([b.generic([y, x], both, (1, depth), total)]), 3)
+
+
 def test_f32():
     check(products(1, 20, 1024, F32, norm=True, gated=True), 3)
 
