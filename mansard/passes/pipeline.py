@@ -75,8 +75,6 @@ class PipelineSettings:
     """Whether a GPU is among the targets asked for."""
     attention_workgroups: int | None = None
     """Workgroups that an attention should have, where all targets asked for are GPUs."""
-    one_launch: bool = False
-    """Whether these run dispatches of few rows in one launch (persistent kernels)."""
     buffer_limit: tuple[int, str] | None = None
     """The largest buffer in bytes, and the target it is a limit of; None where no target has one."""
     fuse_attention: Callable[[AttentionForm], bool] | None = None
@@ -105,6 +103,8 @@ class PipelineSettings:
     """Keys of the constants that other methods of the model read too."""
     regions: bool = False
     """Whether a target's backend compiles regions."""
+    one_launch: bool = False
+    """Whether all targets asked for run dispatches of few rows in one launch (persistent kernels)."""
 
 
 CANONICALISE = Fixpoint(
