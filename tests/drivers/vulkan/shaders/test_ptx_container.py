@@ -21,6 +21,7 @@ from mansard.drivers.vulkan.shaders.abi import (
 )
 from mansard.drivers.vulkan.shaders.ptx import ptx_entry_points
 from mansard.errors import ArtifactError
+from mansard.hal.exchanges import Exchange
 from mansard.hal.executable import ExecutableSpec
 from mansard.hal.weight_streams import StreamOperand, WeightStream
 
@@ -53,10 +54,13 @@ def test_ptx_alone() -> None:
 
 STREAM = WeightStream(4096, 2, (StreamOperand(1, 1024, 0), StreamOperand(2, 512, 1024)))
 
+TURNS = WeightStream(4096, 2, tuple(StreamOperand(n, 1024, 0) for n in (1, 2)), products=2)
 
-@pytest.mark.parametrize("stream", [None, STREAM])
+
+@pytest.mark.parametrize("stream", [None, STREAM, TURNS])
 def test_a_body_beside_spirv(stream: WeightStream | None) -> None:
-    body = ShaderModule("ptx-body", b"bra JOIN;", (), 128, BodyInfo(2048, (3,), stream))
+    exchange = Exchange(frozenset({0, 3}), frozenset({3}))
+    body = ShaderModule("ptx-body", b"bra JOIN;", (), 128, BodyInfo(2048, (3,), stream, exchange))
     code_format, code, requires = join_body(body, SPIRV)
     assert code_format == "spirv-body"
     assert requires == (*SPIRV.requires, "buffer_device_address"), "devices without PTX load it too"
@@ -90,9 +94,14 @@ BODY = {"shared": 0, "writes": [1]}
 BODY_PART = {**PTX_PART, "abi": "ptx-body", "body": BODY}
 
 
-def streaming(*stream: object) -> dict[str, object]:
+def streaming(*stream: object, products: int = 1) -> dict[str, object]:
     """The part of a body with a stream."""
-    return {**BODY_PART, "body": {**BODY, "stream": list(stream)}}
+    return {**BODY_PART, "body": {**BODY, "stream": list(stream), "products": products}}
+
+
+def exchanging(*exchange: object) -> dict[str, object]:
+    """The part of a body that takes part in an exchange."""
+    return {**BODY_PART, "body": {**BODY, "exchange": list(exchange)}}
 
 
 @pytest.mark.parametrize(
@@ -153,6 +162,15 @@ def test_a_broken_container(code: bytes) -> None:
         head(SPIRV_PART, streaming(8, 1, [-1, 512, 0])),
         head(SPIRV_PART, streaming(8, 1, *([1, 16, 16 * i] for i in range(8)))),
         head(SPIRV_PART, streaming(8, 1, [1, 4096, 0])),
+        head(SPIRV_PART, streaming(8, 1, [1, 512, 0], products=0)),
+        head(SPIRV_PART, streaming(8, 1, [1, 512, 0], products=2)),
+        head(SPIRV_PART, streaming(8, 1, [1, 512, 0], [2, 512, 512], products=2)),
+        head(SPIRV_PART, streaming(8, 1, [1, 512, 0], [2, 256, 0], products=2)),
+        head(SPIRV_PART, streaming(8, 3, [1, 512, 0], [2, 512, 0], products=2)),  # 6 parts for 8 subgroups
+        head(SPIRV_PART, exchanging([1], [0])),  # writes what it does not write
+        head(SPIRV_PART, exchanging([-1], [])),
+        head(SPIRV_PART, exchanging([1], [1], [1])),
+        head(SPIRV_PART, exchanging(1, 2)),
     ],
 )
 def test_a_broken_body(code: bytes) -> None:
@@ -165,6 +183,10 @@ def test_a_good_one_beside_the_broken_ones() -> None:
     assert body_parts(spec("spirv-body", head(SPIRV_PART, BODY_PART)))[1].body == BodyInfo(0, (1,))
     stream = streaming(8, 3, [1, 512, 0], [2, 1024, 512])
     assert body_parts(spec("spirv-body", head(SPIRV_PART, stream)))[1].body.stream.slot_bytes == 1536
+    stream = streaming(8, 4, [1, 512, 0], [2, 512, 0], products=2)
+    assert body_parts(spec("spirv-body", head(SPIRV_PART, stream)))[1].body.stream.slot_bytes == 512
+    found = body_parts(spec("spirv-body", head(SPIRV_PART, exchanging([0, 1], [1]))))[1].body
+    assert found.exchange == Exchange(frozenset({0, 1}), frozenset({1}))
 
 
 def test_ptx_is_no_alternative_among_others() -> None:
