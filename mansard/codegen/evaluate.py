@@ -156,14 +156,15 @@ class Evaluator(Positions):
 
     def hold(self, value: Value, element: KValue, vector: KValue) -> None:
         """Store a whole vector of a value that is held, as it is in memory, from an element on."""
-        memory = self.held[value]
-        shift = self.b.idx(memory.lanes.bit_length() - 1)
-        self.b.store(memory, self._held_place(self.b.binary("shr", element, shift)), vector)
+        self.b.store(self.held[value], self._place_of_vector(self.held[value], element), vector)
 
     def _held_vector(self, memory: SharedMemory, base: KValue) -> KValue:
         """The vector that begins with an element, as it is stored."""
-        b, shift = self.b, self.b.idx(memory.lanes.bit_length() - 1)
-        return b.load(memory, self._held_place(b.binary("shr", base, shift)))
+        return self.b.load(memory, self._place_of_vector(memory, base))
+
+    def _place_of_vector(self, memory: SharedMemory, element: KValue) -> KValue:
+        """The place of the vector that begins with an element."""
+        return self._held_place(self.b.binary("shr", element, self.b.idx(memory.lanes.bit_length() - 1)))
 
     def _held_place(self, number: KValue) -> KValue:
         """The place of a vector in workgroup memory: one after every `HELD_LINE` is free, so that invocations

@@ -118,11 +118,9 @@ class _Analysis:
             return 0, self.grid[inst.attrs["axis"]] - 1
         if inst.op == "local_id":
             return 0, self.kernel.workgroup[inst.attrs["axis"]] - 1
-        if (
-            inst.op == "subgroup_reduce_each"
-            or not inst.args
-            or any(a.type.dtype.is_float for a in inst.args)
-        ):
+        if not inst.args or any(a.type.dtype.is_float for a in inst.args):
+            return None
+        if inst.op == "subgroup_reduce_each":
             return None
         sides = [self._range(arg) for arg in inst.args[-2:]]
         (low, high), (first, last) = sides[0], sides[-1]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from mansard.codegen.kernel import Binding, Inst, KValue
 from mansard.codegen.kernel.exchanges import exchanged
-from mansard.codegen.kernel.ir import Block, For, If, Kernel, Node
+from mansard.codegen.kernel.ir import Block, For, If, Kernel
 from mansard.codegen.llvm import text
 from mansard.codegen.llvm.function import FunctionEmitter
 from mansard.codegen.llvm.instructions import result_type
@@ -78,9 +78,7 @@ class ExchangeEmitter(PtxEmitter):
             self._publish(memory, inst)
             return True
         assert inst.result is not None
-        scalar = inst.op == "load" and inst.result.type.lanes == 1
-        load = self._element(memory, inst) if scalar else self._words(memory, inst)
-        self._pending[inst.result.id] = inst.result, load
+        self._pending[inst.result.id] = inst.result, self._request(memory, inst)
         return True
 
     def _complete(self, values: Iterable[KValue]) -> None:
@@ -125,72 +123,40 @@ class ExchangeEmitter(PtxEmitter):
         bit = self._hoist(("polls", memory.index, ""), f"and i32 %polls, {1 << memory.index}")
         return self._hoist(("exchanged", memory.index, ""), f"icmp ne i32 {bit}, 0")
 
-    def _element(self, memory: Binding, inst: Inst) -> _Load:
-        address, type_, bits = (
-            self.address(memory, inst.args[0]),
-            text.memory_type(result_type(inst)),
-            _bits(memory),
-        )
-        constraint = "=h,l" if bits == 16 else "=r,l"
-        code = f'call i{bits} asm sideeffect "ld.{SCOPE}.b{bits} $0, [$1];", "{constraint}"(i64 {address}) #1'
-
-        def is_empty(name: str) -> str:
-            return self.temp(f"icmp eq i{bits} {name}, -1")
-
-        def result(name: str) -> str:
-            return name if type_ == f"i{bits}" else self.temp(f"bitcast i{bits} {name} to {type_}")
-
-        return _Load(
-            self._flag(memory),
-            self.temp(code),
-            lambda: self.temp(code),
-            f"i{bits}",
-            is_empty,
-            result,
-        )
-
-    def _words(self, memory: Binding, inst: Inst) -> _Load:
-        address = self.address(memory, inst.args[0])
-        words = result_type(inst).lanes
-        elements = ""  # the kernel's vector, where that is not of words
-        if inst.op == "load":
-            words, elements = words * _bits(memory) // 32, text.memory_type(result_type(inst))
-        outputs = [f"${n}" for n in range(words)]
-        vector = f"v{words}." if words > 1 else ""
-        loaded = "{" + ", ".join(outputs) + "}" if words > 1 else "$0"
-        type_ = "{ " + ", ".join(["i32"] * words) + " }" if words > 1 else "i32"
-        constraints = ",".join(["=r"] * words + ["l"])
-        code = f'call {type_} asm sideeffect "ld.{SCOPE}.{vector}b32 {loaded}, [${words}];"'
+    def _request(self, memory: Binding, inst: Inst) -> _Load:
+        """The first load of what an instruction loads: one element of 16 bits, or words."""
+        address, type_, bits = self.address(memory, inst.args[0]), result_type(inst), memory.dtype.bits
+        size = bits * type_.lanes if inst.op == "load" else 32 * type_.lanes
+        unit = min(size, 32)
+        count, wanted = size // unit, text.memory_type(type_) if inst.op == "load" else text.type_name(type_)
+        outputs = [f"${n}" for n in range(count)]
+        vector = f"v{count}." if count > 1 else ""
+        loaded = "{" + ", ".join(outputs) + "}" if count > 1 else "$0"
+        struct = "{ " + ", ".join([f"i{unit}"] * count) + " }" if count > 1 else f"i{unit}"
+        constraints = ",".join(["=h" if unit == 16 else "=r"] * count + ["l"])
+        code = f'call {struct} asm sideeffect "ld.{SCOPE}.{vector}b{unit} {loaded}, [${count}];"'
         code += f', "{constraints}"(i64 {address}) #1'
 
         def parts(name: str) -> list[str]:
-            if words == 1:
+            if count == 1:
                 return [name]
-            return [self.temp(f"extractvalue {type_} {name}, {n}") for n in range(words)]
+            return [self.temp(f"extractvalue {struct} {name}, {n}") for n in range(count)]
 
         def is_empty(name: str) -> str:
-            empty = self._half_empty if _bits(memory) == 16 else self._empty
-            return self._any([empty(word) for word in parts(name)])
+            if bits < unit:
+                return self._any([self._half_empty(word) for word in parts(name)])
+            return self._any([self.temp(f"icmp eq i{unit} {part}, -1") for part in parts(name)])
 
         def result(name: str) -> str:
-            whole, vector = name, "i32"
-            if words > 1:
-                whole, vector = "poison", f"<{words} x i32>"
-                for lane, word in enumerate(parts(name)):
-                    whole = self.temp(f"insertelement {vector} {whole}, i32 {word}, i64 {lane}")
-            return self.temp(f"bitcast {vector} {whole} to {elements}") if elements else whole
+            whole, held = name, f"i{unit}"
+            if count > 1:
+                whole, held = "poison", f"<{count} x i{unit}>"
+                for lane, part in enumerate(parts(name)):
+                    whole = self.temp(f"insertelement {held} {whole}, i{unit} {part}, i64 {lane}")
+            return whole if held == wanted else self.temp(f"bitcast {held} {whole} to {wanted}")
 
-        return _Load(
-            self._flag(memory),
-            self.temp(code),
-            lambda: self.temp(code),
-            type_,
-            is_empty,
-            result,
-        )
-
-    def _empty(self, word: str) -> str:
-        return self.temp(f"icmp eq i32 {word}, -1")
+        first, flag = self.temp(code), self._flag(memory)
+        return _Load(flag, first, lambda: self.temp(code), struct, is_empty, result)
 
     def _half_empty(self, word: str) -> str:
         """Whether a half of a word is empty: 0 in its complement, where subtracting 1 from each half then
@@ -226,7 +192,7 @@ class ExchangeEmitter(PtxEmitter):
         return self._any([self.temp(f"and i1 {load.is_empty(name)}, {load.flag}") for load, name in both])
 
     def _publish(self, memory: Binding, inst: Inst) -> None:
-        (index, value), bits = inst.args, _bits(memory)
+        (index, value), bits = inst.args, memory.dtype.bits
         type_, first, lanes = text.memory_type(value.type), self.address(memory, index), value.type.lanes
         elements = []
         for lane in range(lanes):
@@ -250,11 +216,6 @@ class ExchangeEmitter(PtxEmitter):
             constraints = ",".join(["l", *[constraint] * together])
             code = f'"st.{SCOPE}.{vector}b{bits} [$0], {stored};", "{constraints}"({operands}) #1'
             self.line(f"call void asm sideeffect {code}")
-
-
-def _bits(memory: Binding) -> int:
-    """Bits of an element, all of which are set where it is empty."""
-    return memory.dtype.bits
 
 
 def _users(body: Block) -> dict[int, Block]:
@@ -291,15 +252,13 @@ def _users(body: Block) -> dict[int, Block]:
     return {number: path[-1] for number, path in paths.items()}
 
 
-def _used(node: Node) -> Iterator[KValue]:
-    if isinstance(node, Inst):
-        yield from node.args
-    elif isinstance(node, For):
-        yield from (node.lower, node.upper, node.step, *node.inits, *node.yields)
-        for inner in node.body.nodes:
-            yield from _used(inner)
-    else:
-        yield node.condition
-        for block in (node.then, node.otherwise):
-            for inner in block.nodes:
-                yield from _used(inner)
+def _used(node: For | If) -> Iterator[KValue]:
+    """What a node and all nodes in it use."""
+    blocks = (node.body,) if isinstance(node, For) else (node.then, node.otherwise)
+    for inner in (node, *(inner for block in blocks for inner in block.walk())):
+        if isinstance(inner, Inst):
+            yield from inner.args
+        elif isinstance(inner, For):
+            yield from (inner.lower, inner.upper, inner.step, *inner.inits, *inner.yields)
+        else:
+            yield inner.condition

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 
 from mansard.drivers.vulkan.memory.buffer import VulkanBuffer
 from mansard.drivers.vulkan.shaders.persistent import Body
-from mansard.hal.commands import DispatchCommand
+from mansard.hal.commands import BufferRef, DispatchCommand
+from mansard.hal.exchanges import MAX_BINDINGS
 
 ALIGNMENT = 128
 """Of exchanged values, in bytes: a line of the L2 cache."""
@@ -42,7 +43,7 @@ class ExchangePlan:
 
     def polls(self, number: int) -> int:
         """The exchanged bindings of a dispatch, a bit for each."""
-        return sum(1 << binding for dispatch, binding in self.places if dispatch == number)
+        return sum(1 << binding for binding in range(MAX_BINDINGS) if (number, binding) in self.places)
 
 
 @dataclass(frozen=True)
@@ -95,13 +96,9 @@ def plan(dispatches: Sequence[tuple[DispatchCommand, Body]], waits: Sequence[boo
 def _accesses(number: int, command: DispatchCommand, body: Body) -> Iterator[_Access]:
     info, exchange = body.info, body.exchange
     for binding, ref in enumerate(command.bindings):
-        start = end = 0
-        if isinstance(ref.buffer, VulkanBuffer):
-            start = ref.buffer.address + ref.offset
-            end = start + (ref.buffer.size - ref.offset if ref.size is None else ref.size)
         yield _Access(
             (number, binding),
-            (start, end),
+            bytes_of(ref),
             binding in info.writes,
             binding in exchange.overwrites,
             binding in exchange.bindings,
@@ -112,7 +109,7 @@ def _value(writer: _Access, accesses: Sequence[Sequence[_Access]]) -> _Value | N
     """The value that an access writes, if it can be exchanged."""
     left, readers = [writer.bytes], list[_Access]()
     for following in accesses[writer.use[0] + 1 : -1]:
-        touching = [access for access in following if any(_overlap(access.bytes, part) for part in left)]
+        touching = [access for access in following if any(overlap(access.bytes, part) for part in left)]
         for access in touching:
             if access.writes and not access.overwrites:
                 return None
@@ -137,7 +134,7 @@ def _waits(accesses: Sequence[Sequence[_Access]], barriers: Sequence[bool]) -> l
     for end in [n + 1 for n, barrier in enumerate(barriers) if barrier or n + 1 == len(barriers)]:
         between = list(itertools.chain(*accesses[first:end]))
         conflict = any(
-            _overlap(access.bytes, other)
+            overlap(access.bytes, other)
             for access in between
             for other in (*written, *(read if access.writes else ()))
         )
@@ -168,7 +165,16 @@ def _placed(values: Sequence[_Value], waits: Sequence[bool]) -> ExchangePlan:
     return ExchangePlan(tuple(waits), places, tuple(emptied), size)
 
 
-def _overlap(left: Range, right: Range) -> bool:
+def bytes_of(ref: BufferRef) -> Range:
+    """The bytes that a dispatch may reach; none where the buffer is not known yet."""
+    if not isinstance(ref.buffer, VulkanBuffer):
+        return 0, 0
+    start = ref.buffer.address + ref.offset
+    return start, start + (ref.buffer.size - ref.offset if ref.size is None else ref.size)
+
+
+def overlap(left: Range, right: Range) -> bool:
+    """Whether two ranges have a byte in common."""
     return left[0] < right[1] and right[0] < left[1]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -22,7 +21,7 @@ from mansard.drivers.vulkan.shaders.persistent import (
     slots_of,
 )
 from mansard.drivers.vulkan.shaders.weight_streams import Slots
-from mansard.drivers.vulkan.submission.exchange_plan import ExchangePlan, plan
+from mansard.drivers.vulkan.submission.exchange_plan import ExchangePlan, bytes_of, overlap, plan
 from mansard.hal.commands import BarrierCommand, BufferRef, Command, DispatchCommand
 from mansard.hal.weight_streams import ALIGNMENT
 
@@ -224,10 +223,8 @@ def _stream_refs(command: DispatchCommand, body: Body) -> list[tuple[BufferRef, 
 
 def _holds(ref: BufferRef, size: int) -> bool:
     """Whether a binding has so many bytes, at an address that copies can begin at."""
-    buffer = ref.buffer
-    if not isinstance(buffer, VulkanBuffer) or (buffer.address + ref.offset) % ALIGNMENT:
-        return False
-    return size <= (buffer.size - ref.offset if ref.size is None else ref.size)
+    start, end = bytes_of(ref)
+    return start % ALIGNMENT == 0 and size <= end - start
 
 
 def _reads_results(command: Command, before: Sequence[Command]) -> bool:
@@ -236,16 +233,11 @@ def _reads_results(command: Command, before: Sequence[Command]) -> bool:
     if body is None or body.stream is None:
         return False
     assert isinstance(command, DispatchCommand)
-    read = [ref for ref, _ in _stream_refs(command, body)]
+    read = [bytes_of(ref) for ref, _ in _stream_refs(command, body)]
     return any(
-        _overlap(writing.bindings[binding], ref)
+        overlap(bytes_of(writing.bindings[binding]), streamed)
         for writing in before
         if isinstance(writing, DispatchCommand) and (writer := _body(writing)) is not None
         for binding in writer.info.writes
-        for ref in read
+        for streamed in read
     )
-
-
-def _overlap(left: BufferRef, right: BufferRef) -> bool:
-    ends = [sys.maxsize if ref.size is None else ref.offset + ref.size for ref in (left, right)]
-    return left.buffer is right.buffer and left.offset < ends[1] and right.offset < ends[0]

@@ -25,6 +25,7 @@ from mansard.codegen.loop_nest import Nest, Read, Root
 from mansard.codegen.schedules.common import reduce
 from mansard.codegen.schedules.common.base import Frame
 from mansard.codegen.schedules.common.dot_products import DotFactor
+from mansard.codegen.schedules.gpu.ahead import load_ahead, plain_reads
 from mansard.codegen.schedules.gpu.gemv.form import Form, chunk_of, rows_of
 from mansard.codegen.schedules.gpu.gemv.fused import MAX_ROWS, forms_of
 from mansard.codegen.schedules.gpu.gemv.grouped import Chunk, GroupedSums, add_chunks
@@ -467,13 +468,9 @@ class _Kernel:
     def _load_operands(self) -> None:
         """Load what the results of an invocation's cell are computed from beside sums, before there are
         any."""
-        ev, nest = self.ev, self.nest
-        for root in nest.roots:
+        for root in self.nest.roots:
             if root.stores and not root.reduces:
-                for read in nest.reads(root):
-                    bits, held = read.value.type.dtype.bits, read.value in ev.held
-                    if read.address is not None and not read.guards and not held and bits >= 8:
-                        ev.provide(read.value, read.address, ev.load(read.value, read.address))
+                load_ahead(self.ev, plain_reads(self.ev, root))
 
     def _store(self, cell: KValue) -> None:
         """Add the partial sums of an invocation's cell, and store its results."""

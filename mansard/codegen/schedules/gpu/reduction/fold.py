@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 
 from mansard.codegen.evaluate import register_dtype
 from mansard.codegen.kernel import KValue
-from mansard.codegen.loop_nest import Nest, Root
+from mansard.codegen.loop_nest import Root
 from mansard.codegen.math import neutral
 from mansard.codegen.schedules.common import reduce
 from mansard.codegen.schedules.common.base import Frame
 from mansard.dtypes import DType
-from mansard.ir.types import Linear, Value
 
 Combine = Callable[[str, KValue], KValue]
 """Combines a scalar (or vector, lane by lane) of all invocations that share a row."""
@@ -83,15 +82,3 @@ class Fold:
         last = 2**31 - 1 if places.type.dtype is DType.I32 else 2**62
         late = b.const(last, places.type.dtype, places.type.lanes)
         return b.select(same, places, late)
-
-
-def plain_reads(nest: Nest, root: Root, others: Collection[Value]) -> dict[Value, Linear]:
-    """What a root reads at plain addresses without a guard, but for ``others``, to load it earlier."""
-    return {
-        read.value: read.address
-        for read in nest.reads(root)
-        if read.address is not None
-        and not read.guards
-        and read.value not in others
-        and read.value.type.dtype.bits >= 8
-    }

@@ -26,8 +26,9 @@ from mansard.codegen.schedules.common.base import (
     estimate,
     power_of_two_below,
 )
+from mansard.codegen.schedules.gpu.ahead import load_ahead, plain_reads
 from mansard.codegen.schedules.gpu.reduction.cooperative_group import CooperativeGroup, subgroup_size
-from mansard.codegen.schedules.gpu.reduction.fold import Fold, plain_reads
+from mansard.codegen.schedules.gpu.reduction.fold import Fold
 from mansard.dims import DimLike
 
 MAX_LANES = 4
@@ -157,15 +158,14 @@ class Rows:
             return
         taken = {read.value for root in nest.roots[: first + 1] for read in nest.reads(root)}
         for root in (*nest.roots[first + 1 :], nest.roots[first]):
-            reads = plain_reads(nest, root, {*ev.held, *(taken if root is not nest.roots[first] else ())})
+            reads = plain_reads(ev, root, taken if root is not nest.roots[first] else ())
             count = self._count(root)
             if len(self.inner[root]) != 1 or count is None or count * len(reads) > left:
                 continue
             left -= count * len(reads)
             for number in range(count):
                 self._bind(root, self._place(root, number)[0])
-                for value, address in reads.items():
-                    ev.provide(value, address, ev.load(value, address))
+                load_ahead(ev, reads)
             self.ev.vector = None
 
     # Positions in a row -----------------------------------------------------------------------

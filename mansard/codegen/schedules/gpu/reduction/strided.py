@@ -26,8 +26,9 @@ from mansard.codegen.schedules.common.base import (
     power_of_two_below,
 )
 from mansard.codegen.schedules.common.contraction import Group
+from mansard.codegen.schedules.gpu.ahead import load_ahead, plain_reads
 from mansard.codegen.schedules.gpu.reduction.cooperative_group import Scratch
-from mansard.codegen.schedules.gpu.reduction.fold import Fold, plain_reads
+from mansard.codegen.schedules.gpu.reduction.fold import Fold
 from mansard.dtypes import DType
 from mansard.ir.types import Value
 
@@ -167,14 +168,13 @@ class _StridedRows:
         nest, ev, left = self.nest, self.ev, HELD
         taken: set[Value] = set()
         for root in (r for r in nest.roots if r.reduces and self.slices > 1):
-            reads = plain_reads(nest, root, taken)
+            reads = plain_reads(ev, root, taken)
             left -= len(reads) * self._held(root)
             if not self._is_held(root) or left < 0:
                 return
-            taken |= reads.keys()
+            taken |= {read.value for read in reads}
             for _ in self._each(root):
-                for value, address in reads.items():
-                    ev.provide(value, address, ev.load(value, address))
+                load_ahead(ev, reads)
 
     def _reduce(self, root: Root, inside: KValue | None) -> None:
         b, ev, groups = self.b, self.ev, self.inner[root]
