@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from mansard import dims
@@ -143,6 +144,15 @@ class Frame:
         if lanes == 1:
             return self.b.extract(vector, first)
         return self.b.shuffle(vector, vector, tuple(range(first, first + lanes)))
+
+    @contextmanager
+    def where(self, condition: KValue | None) -> Iterator[None]:
+        """Code that runs where a condition holds, with a scope of its own; always for None."""
+        if condition is None:
+            yield
+            return
+        with self.b.if_(condition), self.ev.scope():
+            yield
 
     # Index helpers ----------------------------------------------------------------------------
     def minimum(self, a: KValue, b: KValue) -> KValue:

@@ -240,7 +240,7 @@ class Rows:
         """A map over the row."""
         count = self._count(root)
         if count is None:
-            with self._guard(inside), self._vector_loop(root, ()) as loop:
+            with self.frame.where(inside), self._vector_loop(root, ()) as loop:
                 self._bind(root, loop.index)
                 self._store_vector(root)
             return
@@ -251,7 +251,7 @@ class Rows:
                 ok = self.b.binary("and", inside, valid)
             with self.ev.scope():
                 self._bind(root, position)
-                with self._guard(ok):
+                with self.frame.where(ok):
                     self._store_vector(root)
 
     def _store_vector(self, root: Root) -> None:
@@ -262,14 +262,6 @@ class Rows:
         condition = first if inside is None else self.b.binary("and", first, inside)
         with self.b.if_(condition), self.ev.scope():
             self.ev.store(root.op.output, self.nest.store_address(root), value)
-
-    @contextmanager
-    def _guard(self, condition: KValue | None) -> Iterator[None]:
-        if condition is None:
-            yield
-            return
-        with self.b.if_(condition):
-            yield
 
 
 def workers(target: KernelTarget, rows: int, vectors: int) -> int:

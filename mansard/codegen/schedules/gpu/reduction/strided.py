@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 
 from mansard import dims
@@ -266,9 +265,9 @@ class _StridedRows:
             self._store_one(root, None, inside)
             return
         if self._is_held(root):
-            with self._guard(inside):
+            with self.frame.where(inside):
                 for _, valid in self._each(root):
-                    with self._guard(valid):
+                    with self.frame.where(valid):
                         self._store_point(root, ())
             return
         if self.slices == 1:
@@ -280,14 +279,6 @@ class _StridedRows:
         with b.if_(yes), b.for_(self.slice, total, b.idx(self.slices)) as loop, ev.scope():
             self.frame.bind_flat(groups, loop.index)
             self._store_point(root, ())
-
-    @contextmanager
-    def _guard(self, inside: KValue | None) -> Iterator[None]:
-        if inside is None:
-            yield
-            return
-        with self.b.if_(inside), self.ev.scope():
-            yield
 
     def _store_point(self, root: Root, _: Sequence[KValue]) -> Sequence[KValue]:
         self.ev.store(root.op.output, self.nest.store_address(root), self.ev.root(root))
