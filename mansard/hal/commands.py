@@ -27,6 +27,8 @@ class BufferRef:
     offset: int = 0
     size: int | None = None
     """Bytes that a dispatch may reach from ``offset`` on, for devices that bind ranges; None: to the end."""
+    transient: bool = False
+    """Whether only commands that are recorded together read what a dispatch writes here."""
 
 
 @dataclass(frozen=True)

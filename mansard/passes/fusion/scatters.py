@@ -9,12 +9,12 @@ After, one kernel, which writes into the state's buffer::
     [reduce_add map map map(indices) scatter into %cache]
 
 Only for rows that are surely written to different places (`mansard.passes.canonical.unique_indices`), since
-kernels then need no order, and for states whose old contents nothing else reads.
+kernels then need no order, and for states whose old contents nothing reads later.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from mansard import dims
@@ -39,13 +39,32 @@ def state_updates(graph: Graph) -> frozenset[Scatter]:
     if not candidates or any(guarded_asserts(graph)):
         return frozenset()
     after, users = {s.before: s.after for s in graph.states}, graph.users()
+    numbers = {op: number for number, op in enumerate(graph.ops)}
+
+    def is_last(op: Scatter) -> bool:
+        """Whether nothing reads the old contents later. Where something else does, no reader of the new ones may
+        make it come earlier."""
+        others = earlier_readers(op, users)
+        return not others or (op.output not in users and all(numbers[o] < numbers[op] for o in others))
+
     return frozenset(
         op
         for op in candidates
-        if after.get(op.inputs[0]) is op.output
-        and users[op.inputs[0]] == [op]
-        and op.inputs[0] not in op.inputs[1:]
+        if after.get(op.inputs[0]) is op.output and op.inputs[0] not in op.inputs[1:] and is_last(op)
     )
+
+
+def earlier_readers(scatter: Scatter, users: Mapping[Value, Sequence[Op]]) -> list[Op]:
+    """What else reads the contents that a scatter updates, also under another shape."""
+    readers: list[Op] = []
+    values = [scatter.inputs[0]]
+    while values:
+        for op in users.get(values.pop(), ()):
+            if isinstance(op, Reshape):
+                values.append(op.output)
+            elif op is not scatter:
+                readers.append(op)
+    return readers
 
 
 def separate_scatters(graph: Graph) -> Graph:
@@ -65,7 +84,8 @@ class _Separation:
         for op in self.graph.ops:
             if op in self.scatters:
                 target, indices, updates = op.inputs
-                op = replace(op, inputs=(target, self._indices(indices), self._updates(updates)))
+                late = bool(earlier_readers(op, self.users))
+                op = replace(op, inputs=(target, self._indices(indices), self._updates(updates, late)))
             self.ops.append(op)
         return self.graph.with_ops(self.ops)
 
@@ -87,38 +107,58 @@ class _Separation:
         source = chain[-1]
         if not isinstance(source, Generic) or source.combiner or not is_light(source.body, _LIGHT_INDEX):
             return value
-        renamed: dict[Value, Value] = {}
-        for op in reversed(chain):
-            out = Value(fresh_name(self.taken, op.outputs[0].name), op.outputs[0].type)
-            renamed[op.outputs[0]] = out
-            self.ops.append(replace(op, inputs=tuple(renamed.get(v, v) for v in op.inputs), outputs=(out,)))
-        return renamed[value]
+        return self._again(chain)
 
-    def _updates(self, value: Value) -> Value:
+    def _updates(self, value: Value, late: bool) -> Value:
+        """Rows that a map computes, which comes directly before the scatter where that is to be late."""
         chain = self._chain(value)
-        if chain and isinstance(chain[-1], Generic) and not self._shared(chain):
+        source = chain[-1] if chain else None
+        if isinstance(source, Generic) and not late and not self._shared(chain):
             return value
+        if isinstance(source, Generic) and source.combiner is None and isinstance(source.body, Arg):
+            return self._again(chain)  # one copy instead of another one of it
         out = Value(fresh_name(self.taken, value.name), value.type)
         identity = IndexMap.identity(value.type.rank)
         self.ops.append(Generic((value,), (out,), value.type.shape, (identity,), Arg(0, value.type.dtype)))
         return out
 
+    def _again(self, chain: Sequence[Op]) -> Value:
+        """What a map and the reshapes behind it, last first, compute, for one reader."""
+        renamed: dict[Value, Value] = {}
+        for op in reversed(chain):
+            out = Value(fresh_name(self.taken, op.outputs[0].name), op.outputs[0].type)
+            renamed[op.outputs[0]] = out
+            self.ops.append(replace(op, inputs=tuple(renamed.get(v, v) for v in op.inputs), outputs=(out,)))
+        return renamed[chain[0].outputs[0]]
+
 
 def join_scatters(groups: Groups) -> None:
     """Merge these scatters into the groups that compute their rows, and their indices too."""
-    users, live = groups.users(), groups.live()
+    users, live, readers = groups.users(), groups.live(), groups.graph.users()
     for op in sorted(state_updates(groups.graph), key=lambda op: groups.numbers[op]):
-        _join(groups, groups.group_of[op.output], op, users, live)
+        earlier = max((groups.numbers[o] for o in earlier_readers(op, readers)), default=-1)
+        _join(groups, groups.group_of[op.output], op, earlier, users, live)
 
 
 def _join(
-    groups: Groups, scatter: Group, op: Scatter, users: dict[Value, set[Group]], live: set[Value]
+    groups: Groups,
+    scatter: Group,
+    op: Scatter,
+    earlier: int,
+    users: dict[Value, set[Group]],
+    live: set[Value],
 ) -> None:
+    """``earlier``: the number of the last op before which the contents may not change."""
     rows = groups.base(op.inputs[2])
     source = groups.group_of.get(rows)
     if source is None or source.kind not in ("elementwise", "rows", "contraction"):
         return
-    if users.get(rows) != {scatter} or source.regions != scatter.regions or source.form is not None:
+    if (
+        earlier > source.first
+        or users.get(rows) != {scatter}
+        or source.regions != scatter.regions
+        or source.form is not None
+    ):
         return
     domain = _domain(groups, source, rows, op)
     if domain is None:

@@ -15,6 +15,15 @@ After (32 chunks of 128 keys)::
 The ops of the first line stay one kernel, the others become a second one. Where no chunk size divides the
 number of keys, the last chunk reads zeros beyond them, which are masked. Flash-Decoding (Dao, Haziza, Massa
 and Sizov, 2023).
+
+In a persistent kernel, dispatches that depend on each other by memory which is updated in place wait for all
+of the device. There the chunks read the caches as they were before the step, without the step's new row
+(`mansard.passes.parallel.new_rows`), and its score and value join the others at the end::
+
+    new_score[h]  = sum(d) q[h, d] * new_k[d]
+    row_max[h]    = max(max(c) top[h, c], new_score[h])
+
+All rows are written into the caches behind the last attention.
 """
 
 from __future__ import annotations
@@ -30,9 +39,11 @@ from mansard.analysis.specialise import is_join
 from mansard.dims import DimLike
 from mansard.dtypes import DType
 from mansard.ir.graph import Graph, fresh_name
-from mansard.ir.ops import Generic, Op
+from mansard.ir.ops import Generic, Op, Reshape
 from mansard.ir.scalar import Apply, Arg, Const, DimValue, Index, Scalar, operands, rewrite
 from mansard.ir.types import IndexMap, Linear, TensorType, Value
+from mansard.passes.canonical.dce import eliminate_dead
+from mansard.passes.parallel.new_rows import NewRowOps, NewRows, find_new_rows
 
 MAX_ROWS = 32
 """The most rows that share keys: with more, a workgroup has enough to do with each block of keys."""
@@ -66,8 +77,13 @@ def split_attention(graph: Graph, workgroups: int, *, one_launch: bool = False) 
         ):
             splitter.ops.append(op)
         else:
-            splitter.split(form, chunk)
-    return graph.with_ops(splitter.ops) if splitter.changed else graph
+            new = find_new_rows(form, graph, producers, users) if one_launch else None
+            splitter.split(form, chunk, new)
+    if not splitter.changed:
+        return graph
+    after = graph.with_ops(splitter.result())
+    # What read an updated cache is dead, and in front of the update.
+    return eliminate_dead(after) if splitter.updates else after
 
 
 def _closed(form: AttentionForm, users: Mapping[Value, Sequence[Op]], live: set[Value]) -> bool:
@@ -115,15 +131,29 @@ class _Splitter:
         self.taken = {v.name for v in graph.values()}
         self.ops: list[Op] = []
         self.changed = False
+        self.updates: dict[Op, None] = {}
+        """Of caches, behind everything that reads them as they were."""
+        self.last = 0
+        """The number of ops up to the last attention that reads one as it was."""
+        self.reshaped: dict[tuple[Value, tuple[DimLike, ...]], Value] = {}
 
-    def split(self, form: AttentionForm, chunk: int) -> None:
+    def result(self) -> list[Op]:
+        """All ops, with the updates of caches behind the last attention that reads one as it was."""
+        kept = [
+            [op for op in part if op not in self.updates]
+            for part in (self.ops[: self.last], self.ops[self.last :])
+        ]
+        return [*kept[0], *self.updates, *kept[1]]
+
+    def split(self, form: AttentionForm, chunk: int, new: NewRows | None) -> None:
         """Append the replacement of an attention's last product; its other ops become dead."""
         self.changed = True
-        self.form, self.chunk = form, chunk
+        self.form, self.chunk, self.rows = form, chunk, new
         self.length = form.weighted.extents[-1]
         self.count = dims.ceildiv(self.length, chunk)
         self.whole = isinstance(self.length, int) and self.length % chunk == 0
         self.new: dict[Value, Value] = {}
+        self.before: dict[Value, Value] = {}
         for op in (form.scores, *reversed(form.chain)):
             self._split_op(op)
         self._merge(*self._softmax())
@@ -173,7 +203,7 @@ class _Splitter:
         for value, index_map in zip(op.inputs, op.maps, strict=True):
             split_value = self.new.get(value)
             if split_value is None or index_map is None:
-                inputs.append(value)
+                inputs.append(self._before(value))
                 maps.append(self._read(index_map, loops, key))
                 continue
             results: list[Linear] = []
@@ -183,22 +213,57 @@ class _Splitter:
             maps.append(IndexMap(tuple(results)))
         body = rewrite(op.body, lambda n: to_scalar(loops[n.dim]) if isinstance(n, Index) else n)
         if op.output is self.form.masked and op is not self.form.scores:
-            body = self._masked(body, place)
+            body = self._masked(op, inputs, maps, body, loops, place)
         extents = (*op.extents[:key], self.count, self.chunk, *op.extents[key + 1 :])
         out = self._generic(inputs, maps, extents, body, "chunks", combiner=op.combiner)
-        if op is self.form.scores and op.output is self.form.masked and not self.whole:
-            every = IndexMap.identity(len(extents) - 1)
-            hidden = self._masked(Arg(0, F32), place)
-            out = self._generic([out], [every], extents[:-1], hidden, "inside")
+        if op is self.form.scores and op.output is self.form.masked and (self.rows or not self.whole):
+            inputs, maps = [out], [IndexMap.identity(len(extents) - 1)]
+            body = self._masked(op, inputs, maps, Arg(0, F32), loops, place)
+            out = self._generic(inputs, maps, extents[:-1], body, "inside")
         self.new[op.output] = out
 
-    def _masked(self, body: Scalar, place: Linear) -> Scalar:
-        if self.whole:
-            return body
-        length = self.length
-        end = Const(length, DType.I64) if isinstance(length, int) else DimValue(length)
-        inside = Apply("lt", (to_scalar(place), end), DType.BOOL)
-        return Apply("select", (inside, body, Const(float("-inf"), F32)), F32)
+    def _masked(
+        self,
+        op: Generic,
+        inputs: list[Value],
+        maps: list[IndexMap | None],
+        body: Scalar,
+        loops: Sequence[Linear],
+        place: Linear,
+    ) -> Scalar:
+        """A score of an op's, -inf beyond the last key and for the new row; what it reads is appended."""
+        visible: list[Scalar] = []
+        if not self.whole:
+            length = self.length
+            end = Const(length, DType.I64) if isinstance(length, int) else DimValue(length)
+            visible.append(Apply("lt", (to_scalar(place), end), DType.BOOL))
+        if self.rows is not None:
+            sequence = self.rows.sequence_of(self.form.index[op])
+            assert sequence is not None
+            position = self.rows.position.at([sequence.compose(loops)])
+            visible.append(Apply("ne", (to_scalar(place), position.behind(len(inputs))), DType.BOOL))
+            inputs += position.inputs
+            maps += position.maps
+        for condition in visible:
+            body = Apply("select", (condition, body, Const(float("-inf"), F32)), F32)
+        return body
+
+    def _before(self, value: Value) -> Value:
+        """An operand as it is before its new row is written."""
+        scatter = self.rows.scatters.get(value) if self.rows is not None else None
+        return self._reshape(scatter.inputs[0], value.type.shape) if scatter is not None else value
+
+    def _reshape(self, value: Value, shape: Sequence[DimLike]) -> Value:
+        """A value under another shape, once for all its readers."""
+        if value.type.shape == tuple(shape):
+            return value
+        known = self.reshaped.get((value, tuple(shape)))
+        if known is None:
+            name = fresh_name(self.taken, f"{self.form.weighted.output.name}.reshape")
+            known = Value(name, TensorType(tuple(shape), value.type.dtype))
+            self.ops.append(Reshape((value,), (known,), location=self.form.weighted.location))
+            self.reshaped[value, tuple(shape)] = known
+        return known
 
     def _softmax(self) -> tuple[Value, Value, Value]:
         """Maximum, sum and weighted sums of each chunk, in the order of the scores' dims."""
@@ -213,9 +278,7 @@ class _Splitter:
         )
         extents = (*(shape[d] for d in others), self.chunk)
         top = self._generic([masked], [inner], extents, Arg(0, F32), "top", combiner="max")
-        shift = Apply("max", (Arg(1, F32), Const(_LOWEST, F32)), F32)
-        power = Apply("exp", (Apply("sub", (Arg(0, F32), shift), F32),), F32)
-        row = IndexMap.of_dims(others)
+        row, power = IndexMap.of_dims(others), _power(Arg(0, F32), Arg(1, F32))
         exps = self._generic([masked, top], [IndexMap.identity(rank), row], shape, power, "exps")
         total = self._generic([exps], [inner], extents, Arg(0, F32), "total", combiner="add")
         return top, total, self._weighted(exps, key)
@@ -229,7 +292,7 @@ class _Splitter:
         probability = form.softmax[-1].output
         at = [p.compose(loops) for p in form.masked_index]
         at[key : key + 1] = [Linear.dim(0), Linear.dim(rank + 1)]
-        inputs = [exps if v is probability else v for v in weighted.inputs]
+        inputs = [exps if v is probability else self._before(v) for v in weighted.inputs]
         maps = [
             IndexMap(tuple(at)) if v is probability else self._read(m, loops, rank)
             for v, m in zip(weighted.inputs, weighted.maps, strict=True)
@@ -251,22 +314,47 @@ class _Splitter:
         extents = (*domain, self.count)
         arg = Arg(0, F32)
         row_max = self._generic([top], [row], extents, arg, "row_max", combiner="max")
-        shift = Apply("max", (Arg(1, F32), Const(_LOWEST, F32)), F32)
-        power = Apply("exp", (Apply("sub", (arg, shift), F32),), F32)
-        share = self._generic([top, row_max], [row, IndexMap(inner.results[:-1])], extents, power, "share")
+        largest: Scalar = Arg(1, F32)
+        above: Scalar = arg
+        below: Scalar = largest
+        tops, at_tops = [row_max], [IndexMap(inner.results[:-1])]
+        inputs, maps = list[Value](), list[IndexMap]()
+        if self.rows is not None:
+            ops = NewRowOps(form, self.rows, self._generic, self._reshape)
+            score, value = ops.masked(), ops.value()
+            at = IndexMap(tuple(p for p in form.masked_index if p != length))
+            tops, at_tops = [row_max, score], [*at_tops, at]
+            largest = Apply("max", (largest, Arg(2, F32)), F32)
+            inputs, maps = [row_max, score, *value.inputs], [point, at, *value.maps]
+            top_of_all = Apply("max", (Arg(2, F32), Arg(3, F32)), F32)
+            power = _power(Arg(3, F32), top_of_all)
+            above = Apply("add", (above, Apply("mul", (power, value.behind(4)), F32)), F32)
+            below = Apply("add", (below, power), F32)
+        shares = [top, *tops], [row, *at_tops]
+        share = self._generic(*shares, extents, _power(arg, largest), "share")
         times = Apply("mul", (arg, Arg(1, F32)), F32)
         # As a separate map the product is not a contraction, and all of this becomes one kernel.
         scaled = self._generic([share, total], [inner, row], extents, times, "scaled")
         sums = self._generic([scaled], [inner], extents, arg, "sums", combiner="add")
         parts = self._generic([share, part], [inner, here], extents, times, "parts", combiner="add")
-        divisor: Scalar = Arg(1, F32)
+        divisor = below
         if form.divisor is not None:
             divisor = Apply("max", (divisor, Const(form.divisor, F32)), F32)
         elif dims.bounds(self.length)[0] == 0:  # a sum of nothing
             empty = Apply("eq", (DimValue(self.length), Const(0, DType.I64)), DType.BOOL)
             divisor = Apply("select", (empty, Const(1.0, F32), divisor), F32)
-        body: Scalar = Apply("div", (arg, divisor), F32)
+        body: Scalar = Apply("div", (above, divisor), F32)
         if form.guarded:
             zero = Const(0.0, F32)
-            body = Apply("select", (Apply("gt", (Arg(1, F32), zero), DType.BOOL), body, zero), F32)
-        self._generic([parts, sums], [point, point], domain, body, "merged", result=weighted.output)
+            body = Apply("select", (Apply("gt", (below, zero), DType.BOOL), body, zero), F32)
+        inputs, maps = [parts, sums, *inputs], [point, point, *maps]
+        self._generic(inputs, maps, domain, body, "merged", result=weighted.output)
+        if self.rows is not None:
+            self.updates.update(dict.fromkeys(self.rows.scatters.values()))
+            self.last = len(self.ops)
+
+
+def _power(score: Scalar, largest: Scalar) -> Scalar:
+    """The exponential of a score less the largest one of its row; 0 in a row without keys."""
+    shift = Apply("max", (largest, Const(_LOWEST, F32)), F32)
+    return Apply("exp", (Apply("sub", (score, shift), F32),), F32)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 
 from mansard import dims
 from mansard.errors import ArtifactError
@@ -34,6 +35,7 @@ from mansard.runtime.execution.submission import (
     SubmissionSpec,
     plan_submissions,
 )
+from mansard.runtime.execution.transient_stores import transient_stores
 from mansard.runtime.memory.staged_upload import SubmissionId, UploadPiece, piece_bytes, split_upload
 
 PlaceOf = Callable[[Store, int], tuple[Buffer | BindingSlot, int]]
@@ -67,6 +69,7 @@ class Recorder:
         transfer_queues = any(each.transfer_queue for each in capabilities)
         without_overlap = for_latency and transfer_queues
         self._without_overlap = copies_without_overlap(plan, layout) if without_overlap else set[StoreCopy]()
+        self._transient: frozenset[Store] = frozenset()
         self.copies = 0
         self.copied_bytes = 0
 
@@ -82,6 +85,7 @@ class Recorder:
         Copies to ``pooled`` stores are recorded when calls come, for the block of the call.
         """
         specs = plan_submissions(self._plan, self._layout, self._is_separate, self._split)
+        self._transient = transient_stores(self._plan, self._layout, specs)
         ids = {spec: (slot, n) for slot, local in enumerate(specs) for n, spec in enumerate(local)}
         recorded = [
             [
@@ -188,7 +192,8 @@ class Recorder:
         if slot not in store.members:
             raise ArtifactError(f"{step.label}: value {binding.value} belongs to another device")
         begin = dims.evaluate(self._layout.offset_of.get(binding.value, 0), self._symbols)
-        return self._reference(slot, store, begin + offset, self._bytes[binding.value] - offset)
+        size = self._bytes[binding.value] - offset
+        return replace(self._reference(slot, store, begin + offset, size), transient=store in self._transient)
 
     def _reference(self, slot: int, store: Store, offset: int = 0, size: int | None = None) -> BufferRef:
         buffer, start = self._place(store, slot)

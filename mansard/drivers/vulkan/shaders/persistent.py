@@ -55,8 +55,9 @@ loses the device when a PTX kernel asks for more than 48 KiB."""
 RECORD = 256
 """Bytes of a record."""
 HEAD_WORDS = 4
-"""Words of a record before the argument table: the number of the body and ``groups``; whether to wait, and
-``polls``; the memory of exchanged values that all blocks empty again, its address and its units of `FILL`."""
+"""Words of a record before the argument table: the number of the body and ``groups``; whether to wait, twice
+``start`` and ``polls``; the memory of exchanged values that all blocks empty again, its address and its units
+of `FILL`."""
 FILL = 16
 """Bytes that an invocation empties at a time."""
 MAX_WORDS = RECORD // 8 - HEAD_WORDS
@@ -65,9 +66,11 @@ COUNTERS = 256
 """Bytes behind the records: the count of blocks that have arrived at barriers so far, and `DONE` bytes
 further that of blocks which have finished. The last one to finish sets both to 0."""
 DONE = 128
+END = (1 << 32) - 1
+"""Behind the last entry of a block's list of dispatches."""
 LOOKS = 1 << 25
 """How often a block looks at the counter, 0.5 us apart or more, before it gives the device up for lost."""
-ENTRY = EntryPoint("mansard_persistent", 0, 5, (THREADS, 1, 1))
+ENTRY = EntryPoint("mansard_persistent", 0, 6, (THREADS, 1, 1))
 
 
 @dataclass(frozen=True)
@@ -112,11 +115,14 @@ class Record:
     """The bindings of exchanged values, a bit for each."""
     emptied: tuple[int, int] = (0, 0)
     """Address and bytes of exchanged values that were read for the last time behind an earlier wait."""
+    start: int = 0
+    """The block with the first workgroup."""
 
     def words(self) -> list[int]:
         """Its words in memory."""
         start, size = self.emptied
-        words = [self.body | self.groups << 32, int(self.waits) | self.polls << 32, start, size // FILL]
+        flags = self.waits | self.start << 1 | self.polls << 32
+        words = [self.body | self.groups << 32, flags, start, size // FILL]
         words += self.table
         return words + [0] * (RECORD // 8 - len(words))
 
@@ -178,7 +184,7 @@ def module_text(bodies: Sequence[Body]) -> str:
     values = {"entry": ENTRY.name, "threads": THREADS, "blocks": BLOCKS, "shared": shared}
     values["fill"] = FILL
     values |= {"records": 2 * RECORD, "record": RECORD, "head": 8 * HEAD_WORDS}
-    values["load"] = _LOAD.format(record=RECORD)
+    values["load"] = _LOAD.format(record=RECORD, end=END)
     return "\n".join(
         [
             ".version 8.0",
@@ -186,11 +192,12 @@ def module_text(bodies: Sequence[Body]) -> str:
             ".address_size 64",
             _HEAD.format(**values, streams=slots.declarations() if slots else ""),
             slots.start() if slots else "",
+            _FIRST.format(**values),
             _LOOP.format(**values),
             *(f"setp.eq.u32 p, kind, {n};\n@p bra BODY{n};" for n in range(len(bodies))),
             "bra JOIN;",
             *(_placed(number, body, memory, slots) for number, body in enumerate(bodies)),
-            _TAIL.format(record=RECORD, done=DONE, looks=LOOKS),
+            _TAIL.format(record=RECORD, done=DONE, looks=LOOKS, end=END),
         ]
     )
 
@@ -241,7 +248,7 @@ def _placed(number: int, body: Body, memory: int, slots: Slots | None) -> str:
             *_divided(body.threads),
             f"setp.ge.u32 p, part, {together};",
             "@p bra JOIN;",
-            "mad.lo.u32 first, blocks, part, block;",
+            "mad.lo.u32 first, blocks, part, rank;",
             f"mul.lo.u32 stride, blocks, {together};",
             f"mul.wide.u32 memory, part, {body.info.shared};",
             "mov.u64 wide, all_memory;",
@@ -261,7 +268,7 @@ def _divided(threads: int) -> tuple[str, str]:
 
 
 _HEAD = """
-.visible .entry {entry}(.param .align 8 .b8 table[40])
+.visible .entry {entry}(.param .align 8 .b8 table[48])
 .maxntid {threads}, 1, 1
 .minnctapersm {blocks}
 {{
@@ -269,8 +276,8 @@ _HEAD = """
 .shared .align 128 .b8 all_memory[{shared}];
 .reg .pred p, more, one, early;
 .reg .b32 tid, block, blocks, step, kind, groups, flags, target, seen, part, thread, first, stride;
-.reg .b32 barrier, now, polls, looks, number;
-.reg .b64 counter, words, memory, wide;
+.reg .b32 barrier, now, polls, looks, number, rank, coming, following;
+.reg .b64 counter, words, memory, wide, list;
 {streams}
 mov.u32 tid, %tid.x;
 mov.u32 block, %ctaid.x;
@@ -279,20 +286,32 @@ setp.eq.u32 one, tid, 0;
 setp.lt.u32 early, tid, {record} / 8;
 mov.u32 step, 0;
 mov.u32 target, 0;
+"""
+"""The registers of all bodies."""
+
+_FIRST = """
+ld.param.b64 list, [table+40];
+ld.param.b32 number, [table+16];
+mul.lo.u32 number, number, block;
+mul.wide.u32 wide, number, 4;
+add.u64 list, list, wide;
+ld.global.nc.b32 following, [list];
 {{
 {load}
 }}
 """
-"""Up to the first record, which is on its way to shared memory."""
+"""The block's list of dispatches: the first record is on its way to shared memory."""
 
 _LOAD = """
-.reg .b32 word, count;
+.reg .b32 word;
 .reg .b64 from;
+mov.u32 coming, following;
+setp.ne.u32 more, coming, {end};
+add.u64 list, list, 4;
+@more ld.global.nc.b32 following, [list];
 ld.param.b64 from, [table];
-ld.param.b32 count, [table+16];
-setp.lt.u32 more, step, count;
 and.pred p, more, early;
-mul.wide.u32 wide, step, {record};
+mul.wide.u32 wide, coming, {record};
 add.u64 from, from, wide;
 mul.wide.u32 wide, tid, 8;
 add.u64 from, from, wide;
@@ -303,8 +322,8 @@ mov.u32 number, record;
 add.u32 word, word, number;
 @p cp.async.ca.shared.global [word], [from], 8;
 """
-"""Copy the record of ``step``, if there is one, to the one of two places in shared memory that is its
-turn."""
+"""Copy the next record of the block's list, if there is one, to the one of two places in shared memory that
+is its turn; the number of the one after that is needed only with the next."""
 
 _LOOP = """
 cp.async.wait_all;
@@ -318,7 +337,11 @@ add.u32 step, step, 1;
 {load}
 }}
 ld.shared.v2.b32 {{kind, groups}}, [now];
-ld.shared.b32 polls, [now+12];
+ld.shared.v2.b32 {{flags, polls}}, [now+8];
+shr.u32 flags, flags, 1;
+setp.lt.u32 p, block, flags;
+sub.u32 rank, block, flags;
+@p add.u32 rank, rank, blocks;
 {{
 .reg .b64 start, units, mine, every, at;
 .reg .b32 empty;
@@ -352,6 +375,7 @@ mad.lo.u32 now, number, {record}, now;
 ld.shared.b32 flags, [now+8];
 cp.async.wait_all;
 bar.sync 0;
+and.b32 flags, flags, 1;
 setp.ne.u32 p, flags, 0;
 @!p bra NEXT;
 add.u32 target, target, blocks;
@@ -370,8 +394,7 @@ trap;
 TOGETHER:
 bar.sync 0;
 NEXT:
-ld.param.b32 number, [table+16];
-setp.lt.u32 more, step, number;
+setp.ne.u32 more, coming, {end};
 @more bra LOOP;
 @!one bra LEAVE;
 ld.param.b64 counter, [table+8];

@@ -124,7 +124,9 @@ class Encoder:
         count, start = len(launch.run.dispatches), launch.records.address
         stream.begin(launch.run.label, COMPUTE)
         counters = start + RECORD * count
-        table = [start, counters, count, counters + COUNTERS, launch.run.streams]
+        run = launch.run
+        streams, lists = counters + COUNTERS, start + run.schedule_start
+        table = [start, counters, run.schedule.stride, streams, run.streams, lists]
         stream.launch(launch.kernel.function, (self.blocks, 1, 1), THREADS, table)
         stream.end(launch.run.label)
 

@@ -1,10 +1,10 @@
 """Which values a persistent kernel's dispatches exchange (`mansard.hal.exchanges`), and where blocks wait.
 
 A value is what one dispatch writes to a binding. It can be exchanged where the dispatch writes all of it, all
-dispatches that read it wait for its elements, and dispatches of the same run write all of its memory again:
-then nothing outside looks for it there. It gets memory of its own, so that no later value has to wait for its
-readers. All blocks wait between two dispatches only if others of their accesses conflict: one writes what
-another one reads or writes.
+dispatches that read it wait for its elements, and nothing outside of the run looks for it in its memory:
+dispatches of the run write all of that again, or the binding is transient and no later command reads it. It
+gets memory of its own, so that no later value has to wait for its readers. All blocks wait between two
+dispatches only if others of their accesses conflict: one writes what another one reads or writes.
 
 Exchanged values are emptied for the next launch behind the first wait after their last reader.
 """
@@ -55,6 +55,8 @@ class _Access:
     """Whether it writes all of these bytes, whatever they were."""
     exchanged: bool
     """Whether the binding may be that of an exchanged value."""
+    transient: bool
+    """Whether only dispatches of the run read what it writes."""
 
 
 @dataclass(frozen=True)
@@ -74,10 +76,12 @@ class _Value:
         return max(access.use[0] for access in self.readers)
 
 
-def plan(dispatches: Sequence[tuple[DispatchCommand, Body]], waits: Sequence[bool]) -> ExchangePlan:
+def plan(
+    dispatches: Sequence[tuple[DispatchCommand, Body]], waits: Sequence[bool], later: Sequence[Range] = ()
+) -> ExchangePlan:
     """The plan of a run in whose commands there are barriers behind the dispatches with ``waits``. Dispatches
-    without a barrier between them are independent."""
-    accesses = [list(_accesses(n, command, body)) for n, (command, body) in enumerate(dispatches)]
+    without a barrier between them are independent. ``later`` is what commands behind the run may read."""
+    accesses = [list(_accesses(n, command, body, later)) for n, (command, body) in enumerate(dispatches)]
     if any(access.bytes[1] <= access.bytes[0] for access in itertools.chain(*accesses)):
         return ExchangePlan(tuple(waits), {}, ((0, 0),) * len(dispatches), 0)  # no addresses to compare
     values = [
@@ -93,15 +97,17 @@ def plan(dispatches: Sequence[tuple[DispatchCommand, Body]], waits: Sequence[boo
     return _placed(values, kept)
 
 
-def _accesses(number: int, command: DispatchCommand, body: Body) -> Iterator[_Access]:
+def _accesses(number: int, command: DispatchCommand, body: Body, later: Sequence[Range]) -> Iterator[_Access]:
     info, exchange = body.info, body.exchange
     for binding, ref in enumerate(command.bindings):
+        where = bytes_of(ref)
         yield _Access(
             (number, binding),
-            bytes_of(ref),
+            where,
             binding in info.writes,
             binding in exchange.overwrites,
             binding in exchange.bindings,
+            ref.transient and not any(overlap(where, other) for other in later),
         )
 
 
@@ -121,8 +127,11 @@ def _value(writer: _Access, accesses: Sequence[Sequence[_Access]]) -> _Value | N
             if access.writes:
                 left = [rest for part in left for rest in _without(part, access.bytes)]
         if not left:
-            return _Value(writer, tuple(readers)) if readers else None
-    return None
+            break
+    # The last dispatch has no wait behind it for what it reads to be emptied.
+    unread = not any(overlap(access.bytes, part) for access in accesses[-1] for part in left)
+    gone = not left or (writer.transient and unread)
+    return _Value(writer, tuple(readers)) if gone and readers else None
 
 
 def _waits(accesses: Sequence[Sequence[_Access]], barriers: Sequence[bool]) -> list[bool]:

@@ -21,8 +21,9 @@ from mansard.drivers.vulkan.shaders.persistent import (
     slots_of,
 )
 from mansard.drivers.vulkan.shaders.weight_streams import Slots
-from mansard.drivers.vulkan.submission.exchange_plan import ExchangePlan, bytes_of, overlap, plan
-from mansard.hal.commands import BarrierCommand, BufferRef, Command, DispatchCommand
+from mansard.drivers.vulkan.submission.block_schedule import BlockSchedule, Share, schedule
+from mansard.drivers.vulkan.submission.exchange_plan import ExchangePlan, Range, bytes_of, overlap, plan
+from mansard.hal.commands import BarrierCommand, BufferRef, Command, CopyCommand, DispatchCommand
 from mansard.hal.weight_streams import ALIGNMENT
 
 MIN_DISPATCHES = 2
@@ -54,14 +55,20 @@ class PersistentRun:
 
     dispatches: tuple[PersistentDispatch, ...]
     exchanges: ExchangePlan
+    schedule: BlockSchedule
     ordered: bool
     """Whether there are barriers between its commands, which are for what is before and behind it too."""
 
     @property
-    def exchange_start(self) -> int:
-        """Where the memory of exchanged values begins, in bytes: behind the records, the counters and the
-        records of streams."""
+    def schedule_start(self) -> int:
+        """Where the blocks' lists begin, in bytes: behind the records, the counters and the records of
+        streams."""
         return RECORD * len(self.dispatches) + COUNTERS + weight_streams.RECORD * self.streams
+
+    @property
+    def exchange_start(self) -> int:
+        """Where the memory of exchanged values begins, in bytes: behind the blocks' lists."""
+        return self.schedule_start + self.schedule.bytes
 
     @property
     def bytes(self) -> int:
@@ -107,18 +114,18 @@ def group(commands: Sequence[Command], blocks: int) -> list[Command | Persistent
         return list(commands)
     items: list[Command | PersistentRun] = []
     pending: list[Command] = []
-    for command in commands:
+    for number, command in enumerate(commands):
         taken = body_of(command, blocks, slots) is not None
         if not taken and not (pending and isinstance(command, BarrierCommand)):
-            items += _joined(pending, blocks, slots)
+            items += _joined(pending, commands[number:], blocks, slots)
             pending = []
             items.append(command)
             continue
         if _reads_results(command, pending):
-            items += _joined(pending, blocks, slots)
+            items += _joined(pending, commands[number:], blocks, slots)
             pending = []
         pending.append(command)
-    return _apart(items + _joined(pending, blocks, slots))
+    return _apart(items + _joined(pending, (), blocks, slots))
 
 
 def _apart(items: Sequence[Command | PersistentRun]) -> list[Command | PersistentRun]:
@@ -157,8 +164,8 @@ def body_of(command: Command, blocks: int, slots: Slots) -> Body | None:
 def record_words(
     run: PersistentRun, table: Callable[[DispatchCommand], Sequence[int]], blocks: int, start: int
 ) -> list[int]:
-    """The records of a run, the counters, the records of its streams, and empty exchanged values, in memory
-    that begins at the address ``start``; ``table`` gives a dispatch's argument table."""
+    """The records of a run, the counters, the records of its streams, the blocks' lists, and empty exchanged
+    values, in memory that begins at the address ``start``; ``table`` gives a dispatch's argument table."""
     exchanges, values = run.exchanges, start + run.exchange_start
     numbers = {body: number for number, body in enumerate(run.bodies)}
     words: list[int] = []
@@ -180,9 +187,11 @@ def record_words(
             dispatch.waits,
             exchanges.polls(number),
             (values + first, end - first) if end > first else (0, 0),
+            run.schedule.starts[number],
         )
         words += record.words()
-    return words + [0] * (COUNTERS // 8) + streams + [(1 << 64) - 1] * (exchanges.size // 8)
+    empty = [(1 << 64) - 1] * (exchanges.size // 8)
+    return words + [0] * (COUNTERS // 8) + streams + run.schedule.words() + empty
 
 
 def _body(command: Command) -> Body | None:
@@ -192,9 +201,11 @@ def _body(command: Command) -> Body | None:
     return pipeline.body if pipeline is not None else None
 
 
-def _joined(pending: list[Command], blocks: int, slots: Slots) -> list[Command | PersistentRun]:
+def _joined(
+    pending: list[Command], later: Sequence[Command], blocks: int, slots: Slots
+) -> list[Command | PersistentRun]:
     """Dispatches and barriers as a run, and the barrier behind the last dispatch; as they are where no run is
-    worth it."""
+    worth it. ``later`` are the commands behind them."""
     places = [i for i, command in enumerate(pending) if isinstance(command, DispatchCommand)]
     dispatches: list[tuple[DispatchCommand, Body]] = []
     waits = []
@@ -205,11 +216,24 @@ def _joined(pending: list[Command], blocks: int, slots: Slots) -> list[Command |
         waits.append(following - place > 1)
     if len(dispatches) < MIN_DISPATCHES or all(body.stream is None for _, body in dispatches):
         return list(pending)
-    exchanges = plan(dispatches, waits)
+    exchanges = plan(dispatches, waits, [bytes_of(ref) for command in later for ref in _references(command)])
     both = zip(dispatches, exchanges.waits, strict=True)
     parts = tuple(PersistentDispatch(*dispatch, wait) for dispatch, wait in both)
-    run = PersistentRun(parts, exchanges, any(waits))
+    shares = [_share(part, emptied) for part, emptied in zip(parts, exchanges.emptied, strict=True)]
+    run = PersistentRun(parts, exchanges, schedule(shares, blocks), any(waits))
     return [run, *pending[places[-1] + 1 :]]
+
+
+def _share(dispatch: PersistentDispatch, emptied: Range) -> Share:
+    groups = dispatch.command.grid[0] if dispatch.body.stream is None else None
+    return Share(groups, dispatch.waits or emptied[1] > emptied[0])
+
+
+def _references(command: Command) -> Sequence[BufferRef]:
+    """What a command may read."""
+    if isinstance(command, DispatchCommand):
+        return command.bindings
+    return [command.source] if isinstance(command, CopyCommand) else []
 
 
 def _stream_refs(command: DispatchCommand, body: Body) -> list[tuple[BufferRef, int]]:

@@ -15,6 +15,7 @@ from mansard.drivers.vulkan.shaders.executable import ExecutableLoader, VulkanEx
 from mansard.drivers.vulkan.shaders.persistent import (
     COUNTERS,
     FILL,
+    END,
     RECORD,
     THREADS,
     Record,
@@ -191,7 +192,19 @@ def test_records(kernels: Kernels) -> None:
         *[0] * (COUNTERS // 8),
         *stream,
         *stream,
+        *run.schedule.words(),
     ]
+    assert run.schedule.lists == ((0, 1, 2),) * 4 + ((0, 2),) * 4
+
+
+def test_dispatches_take_blocks_in_turn(kernels: Kernels) -> None:
+    """Between products: what does not depend on each other runs on different blocks."""
+    product, small = kernels.dispatch(kernels.product), kernels.dispatch(kernels.small)
+    (run,) = group([product, small, small, small, product], BLOCKS)
+    assert isinstance(run, PersistentRun)
+    assert run.schedule.starts == (0, 0, 4, 0, 0)
+    records = record_words(run, lambda command: [1, 2, 3, 1], BLOCKS, 0)
+    assert [(records[n * RECORD // 8 + 1] & END) >> 1 for n in range(5)] == [0, 0, 4, 0, 0]
 
 
 def test_records_of_exchanged_values(kernels: Kernels) -> None:
@@ -250,7 +263,9 @@ def test_what_is_recorded(kernels: Kernels) -> None:
     assert [kind for kind in kinds if kind in (LAUNCH, DISPATCH)] == [LAUNCH, DISPATCH]
     assert BARRIER in kinds
     start, blocks = launch.records.address, encoder.blocks
-    table = [start, start + 2 * RECORD, 2, start + 2 * RECORD + COUNTERS, 1]
+    run = launch.run
+    streams = start + 2 * RECORD + COUNTERS
+    table = [start, start + 2 * RECORD, run.schedule.stride, streams, 1, start + run.schedule_start]
     launched = next(words for kind, words in found if kind == LAUNCH)
     assert launched == [launch.kernel.function, blocks | 1 << 32, 1 | THREADS << 32, *table]
 

@@ -19,6 +19,7 @@ import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from mansard import dims
 from mansard.codegen.kernel import KValue
 from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.math.exponential import exp_below_zero
@@ -74,7 +75,7 @@ def direct_tile(nest: AttentionNest, work: WorkDistribution, target: KernelTarge
         if keys * SUBGROUPS < length:
             elements += rows * columns  # sums from one block to the next
         registers = elements // lower
-        shared = _shared_bytes(DirectTile(rows, keys), columns, lower)
+        shared = _shared_bytes(DirectTile(rows, keys), depth, columns, lower)
         return (keys == 1 or registers <= MAX_REGISTERS) and shared <= target.shared_memory_bytes
 
     possible = [keys for keys in range(1, MAX_KEYS + 1) if fits(keys)]
@@ -84,9 +85,9 @@ def direct_tile(nest: AttentionNest, work: WorkDistribution, target: KernelTarge
     return DirectTile(rows, best) if best is not None else None
 
 
-def _shared_bytes(tile: DirectTile, columns: int, subgroup: int) -> int:
+def _shared_bytes(tile: DirectTile, depth: int, columns: int, subgroup: int) -> int:
     powers = -(-tile.keys * tile.rows // subgroup) * subgroup
-    return 4 * SUBGROUPS * (tile.rows * (columns // 2 + 2) + powers)
+    return 4 * SUBGROUPS * (tile.rows * (columns // 2 + 2) + powers) + 4 * tile.rows * depth
 
 
 class DirectAttention(TileRows):
@@ -112,6 +113,11 @@ class DirectAttention(TileRows):
         self.powers = b.shared(F32, SUBGROUPS * self.rounds * self.size)
         self.sums = b.shared(F32, SUBGROUPS // 2 * tile.rows * self.columns // VECTOR, VECTOR)
         self.tops, self.totals = (b.shared(F32, SUBGROUPS * tile.rows) for _ in range(2))
+        self.copied = bool(b.exchange.bindings)
+        """Whether the workgroup copies queries, of which all of its subgroups would else await their own."""
+        if self.copied:
+            self.memory = b.shared(F32, tile.rows * self.depth // VECTOR, VECTOR)
+        self.single = dims.bounds(nest.extents[nest.key_loop])[1] <= self.block
         self.lane, self.number = b.subgroup_place("subgroup_lane"), b.subgroup_place("subgroup_id")
         pair = [b.add(self.lane, b.idx(n * self.size)) for n in range(self.rounds)]
         self.mine = [self._split(p) for p in pair]
@@ -129,22 +135,40 @@ class DirectAttention(TileRows):
         """All rows of the bound heads."""
         b, rows = self.b, self.tile.rows
         self.first = b.idx(0)
-        self.queries = [self._queries(row) for row in range(rows)]
+        self.queries: list[list[KValue]] = []
+        if not self.single:
+            self._load_queries()
         zero = b.const(0.0, F32, VECTOR)
         inits = [b.const(LOWEST, F32)] * rows + [b.const(0.0, F32)] * rows
         inits += [zero] * (rows * self.value_vectors)
         ends = fold_parts(self.frame, self.nest, self.last_key(), self.block, inits, self._block)
         self._finish(ends[:rows], ends[rows : 2 * rows], ends[2 * rows :])
 
-    def _queries(self, row: int) -> list[KValue]:
-        with self.ev.scope():
-            self.bind_row(self.b.idx(row))
-            return self._elements(
-                self.key_vectors,
-                lambda vector: self.vector(
-                    self.nest.scores, self.form.query, [self.nest.depth_loop], self.depth, vector
-                ),
-            )
+    def _load_queries(self) -> None:
+        """An invocation's elements of all rows."""
+        b, vectors = self.b, self.depth // VECTOR
+        if self.copied:
+            count = b.idx(self.tile.rows * vectors)
+            with b.for_(b.local_id(0), count, b.idx(SUBGROUPS * self.size)) as loop, self.ev.scope():
+                row, vector = self.frame.decode(loop.index, (self.tile.rows, vectors))
+                self.bind_row(row)
+                b.store(self.memory, loop.index, self._read_query(vector))
+            b.barrier()
+        for number in range(self.tile.rows):
+            with self.ev.scope():
+                read, place = self._read_query, b.idx(number * vectors)
+                if self.copied:
+                    read = functools.partial(self._read_copied, place)
+                else:
+                    self.bind_row(b.idx(number))
+                self.queries.append(self._elements(self.key_vectors, read))
+
+    def _read_copied(self, line: KValue, vector: KValue) -> KValue:
+        return self.b.load(self.memory, self.b.add(line, vector))
+
+    def _read_query(self, vector: KValue) -> KValue:
+        nest = self.nest
+        return self.vector(nest.scores, self.form.query, [nest.depth_loop], self.depth, vector)
 
     def _elements(self, vectors: int, read: Callable[[KValue], KValue]) -> list[KValue]:
         """An invocation's vectors of a line: neighbours have neighbouring ones."""
@@ -168,6 +192,8 @@ class DirectAttention(TileRows):
         b, rows = self.b, self.tile.rows
         keys = self._lines(first, count, self.key_vectors, self._read_key)
         values = self._lines(first, count, self.value_vectors, self._read_value)
+        if self.single:
+            self._load_queries()  # behind the requests of all else
         scores = self._scores(keys)
         tops, totals, scales = self._softmax(first, count, scores, carried[:rows], carried[rows : 2 * rows])
         sums = [

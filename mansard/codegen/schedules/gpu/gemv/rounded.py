@@ -55,11 +55,11 @@ def group_size(rounding: Rounding) -> int | None:
 
 
 def workgroup_bytes(rounding: Rounding) -> int | None:
-    """Bytes of codes, scales and units' maxima in workgroup memory; None where their number is not known."""
+    """Bytes of codes and scales in workgroup memory; None where their number is not known."""
     codes, scales = rounding.codes.type.elements, rounding.scales.type.elements
     if not isinstance(codes, int) or not isinstance(scales, int):
         return None
-    return codes + 4 * scales + 4 * codes // UNIT
+    return codes + 4 * scales
 
 
 def takes(product: DequantisedProduct | None, rounding: Rounding, chunk: int) -> bool:
@@ -93,9 +93,8 @@ class RoundedRows:
         self.size, self.groups = size, groups
         self.b, self.ev = frame.b, frame.ev
         self.codes = self.b.shared(I32, codes // CODES, LANES)
+        """At first the largest magnitudes of units, as words."""
         self.scales = self.b.shared(F32, groups)
-        self.largest = self.b.shared(F32, -(-codes // (UNIT * LANES)), LANES)
-        """The largest magnitude of each unit."""
         self.ev.held[rounding.codes] = self.codes
         self.ev.held[rounding.scales] = self.scales
         self.frame = Frame(rounding.nest, target, "", width, within=frame)
@@ -116,10 +115,12 @@ class RoundedRows:
             with ev.scope() if len(units) > HELD_UNITS else nullcontext():
                 self._store_largest(largest, unit)
         b.barrier()
-        for unit in units:
+        tops = [self._largest(unit) for unit in units]
+        b.barrier()  # where these were, codes follow
+        for unit, top in zip(units, tops, strict=True):
             self._bind(codes, unit, unit.places[0])
             ev.vector = None
-            ev.reduced[largest.op] = self._largest(unit)
+            ev.reduced[largest.op] = top
             inverse = ev.part(codes, self.rounding.body.inverse)
             # A group with an infinity has codes of 0, which an infinite scale makes NaN, as do any others.
             finite = b.compare("lt", ev.reduced[largest.op], b.const(math.inf, F32))
@@ -143,8 +144,8 @@ class RoundedRows:
             top = magnitude if top is None else b.binary("max", top, magnitude)
         ev.vector = None
         assert top is not None
-        vector, lane = self.frame.decode(unit.number, (self.largest.size, LANES))
-        b.store_lane(self.largest, vector, lane, top)
+        vector, lane = self.frame.decode(unit.number, (self.codes.size, LANES))
+        b.store_lane(self.codes, vector, lane, b.bitcast(top, I32))
 
     def _unit(self, number: int) -> _Unit:
         """One of an invocation's units; past the last one that again."""
@@ -168,8 +169,8 @@ class RoundedRows:
         first = b.mul(unit.group, b.idx(per_group))
         values = []
         for number in range(-(-per_group // LANES)):
-            vector = b.load(self.largest, b.add(b.binary("shr", first, b.idx(2)), b.idx(number)))
-            values.append(vector)
+            vector = b.load(self.codes, b.add(b.binary("shr", first, b.idx(2)), b.idx(number)))
+            values.append(b.bitcast(vector, F32))
         if per_group < LANES:  # two of a vector
             odd = b.compare("ne", b.binary("and", first, b.idx(LANES - 1)), b.idx(0))
             pairs = [(0, 1), (2, 3)]

@@ -87,6 +87,7 @@ class Rows:
         self.frame = Frame(nest, target, name, width * packed, within=within)
         self.b, self.ev = self.frame.b, self.frame.ev
         self._places: dict[tuple[DimLike, int, int], tuple[KValue, KValue | None]] = {}
+        self._coordinates: dict[tuple[Root, KValue], list[KValue]] = {}
         self.group = CooperativeGroup(self.b, target, width, alone=packed > 1)
 
     def _lanes(self, root: Root) -> int:
@@ -156,15 +157,17 @@ class Rows:
         first = next((n for n, root in enumerate(nest.roots) if root.reduces), None)
         if first is None:
             return
-        taken = {read.value for root in nest.roots[: first + 1] for read in nest.reads(root)}
         for root in (*nest.roots[first + 1 :], nest.roots[first]):
-            reads = plain_reads(ev, root, taken if root is not nest.roots[first] else ())
+            reads = plain_reads(ev, root)
             count = self._count(root)
-            if len(self.inner[root]) != 1 or count is None or count * len(reads) > left:
+            if not self.inner[root] or count is None or count * len(reads) > left:
                 continue
             left -= count * len(reads)
             for number in range(count):
-                self._bind(root, self._place(root, number)[0])
+                position = self._place(root, number)[0]
+                coordinates = self.frame.decode(position, [nest.total(g) for g in self.inner[root]])
+                self._coordinates[root, position] = coordinates  # what is there is looked for at these
+                self._bind(root, position)
                 load_ahead(ev, reads)
             self.ev.vector = None
 
@@ -179,7 +182,11 @@ class Rows:
 
     def _bind(self, root: Root, position: KValue) -> None:
         groups, lanes = self.inner[root], self.lanes[root]
-        if groups:
+        known = self._coordinates.get((root, position))
+        if known is not None:
+            for group, value in zip(groups, known, strict=True):
+                self.ev.bind(group, value)
+        elif groups:
             self.frame.bind_flat(groups, position)
         self.ev.vector = (groups[-1][-1], lanes) if lanes > 1 else None
         self.ev.multiple = lanes
