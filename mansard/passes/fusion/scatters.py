@@ -42,8 +42,8 @@ def state_updates(graph: Graph) -> frozenset[Scatter]:
     numbers = {op: number for number, op in enumerate(graph.ops)}
 
     def is_last(op: Scatter) -> bool:
-        """Whether nothing reads the old contents later. Where something else does, no reader of the new ones may
-        make it come earlier."""
+        """Whether nothing reads the old contents later. Where something else reads them, no reader of the new
+        ones may make it come earlier."""
         others = earlier_readers(op, users)
         return not others or (op.output not in users and all(numbers[o] < numbers[op] for o in others))
 

@@ -2,10 +2,18 @@
 
 import dataclasses
 
+import pytest
+
+from benchmarks.kernels.decode_gpu import MODELS, RandomWeights
 from benchmarks.kernels.decoder_layers import Shape, decoder
+from mansard.codegen.nvptx.persistent import body
+from mansard.codegen.schedules import schedule
 from mansard.compiler import CompileOptions
 from mansard.compiler.compile import lower_graph
+from mansard.drivers.vulkan.compiler import BACKEND
 from mansard.dtypes import DType
+from mansard.frontends.decoders.decoder import DecoderOptions, build_decoder
+from mansard.frontends.decoders.families import describe
 from mansard.ir import GraphBuilder, IndexMap
 from mansard.ir.ops import Scatter
 from mansard.ir.scalar import Apply, Arg, Const, Index
@@ -37,6 +45,36 @@ def _kinds(graph):
 def test_rows_and_indices_are_computed_in_the_kernel_that_writes_them():
     (scatter, _) = mark_in_place(fuse(_scatter())).dispatches
     assert scatter.summary == "map×2 scatter" and [v.name for v in scatter.in_place] == ["s"]
+
+
+@pytest.mark.parametrize("reshaped", [False, True])
+@pytest.mark.parametrize("copied", [False, True])
+def test_rows_are_computed_behind_what_reads_the_old_contents(reshaped, copied):
+    """And copies of others in the kernel that writes them, though another one needs them earlier."""
+    b = GraphBuilder()
+    x, at, state = b.input("x", (4, 8), F32), b.input("at", (4, 1), I64), b.state("s", (16, 8), F32)
+    identity, twice = IndexMap.identity(2), Apply("mul", (Arg(0, F32), Const(2.0, F32)), F32)
+    rows = b.generic([x], [identity], (4, 8), Arg(0, F32) if copied else twice)
+    old = b.reshape(state, (128,)) if reshaped else state
+    sums = b.generic([old], [IndexMap.identity(old.type.rank)], old.type.shape, twice)
+    shifted = b.generic([rows], [identity], (4, 8), Apply("add", (Arg(0, F32), Const(1.0, F32)), F32))
+    b.update_state(state, b.scatter(state, at, rows, unique=True))
+    graph = b.build([sums, shifted])
+    dispatches = mark_in_place(fuse(graph)).dispatches
+    (update,) = (d for d in dispatches if d.in_place)
+    assert update is dispatches[-1] and any(isinstance(op, Scatter) for op in update.ops)
+    assert update.is_nest or not copied
+
+
+def test_old_contents_that_are_read_later_under_another_shape():
+    b = GraphBuilder()
+    x, at, state = b.input("x", (4, 8), F32), b.input("at", (4, 1), I64), b.state("s", (16, 8), F32)
+    twice = Apply("mul", (Arg(0, F32), Const(2.0, F32)), F32)
+    old = b.reshape(state, (128,))
+    rows = b.generic([x], [IndexMap.identity(2)], (4, 8), twice)
+    b.update_state(state, b.scatter(state, at, rows, unique=True))
+    graph = b.build([b.generic([old], [IndexMap.identity(1)], (128,), twice)])
+    assert not any(d.is_nest and any(isinstance(op, Scatter) for op in d.ops) for d in fuse(graph).dispatches)
 
 
 def test_scatters_in_order_and_into_what_is_read_later_stay_apart():
@@ -72,6 +110,19 @@ def test_a_layer_of_one_row_is_seven_dispatches_on_a_gpu():
     # Products of q, k, v; rotations and writes; attention and its merge; output; gate and up; down.
     assert len(two) - len(one) == 7
     assert len(_single(two)) - len(_single(one)) == 9
+
+
+def test_heads_that_are_turned_are_awaited_once():
+    """All that a row reads is requested before the first sum, the other half of its elements too."""
+    config = {**MODELS["qwen3-0.6b"], "num_hidden_layers": 1, "vocab_size": 64}
+    options = DecoderOptions(context=1024, role="logits", length=1, restricted=False)
+    graph = build_decoder(RandomWeights(config, DType.BF16), describe(config), options)
+    dispatches = _single(lower_graph(graph, CompileOptions(targets=("vulkan:h200",))).dispatches)
+    turned = [d for d in dispatches if any(v.name.startswith("cos") for v in d.inputs)]
+    assert len(turned) == 2
+    for dispatch in turned:
+        text = body(schedule(dispatch, BACKEND.parse_target("vulkan:h200"), "k").kernel).text
+        assert text.count("@lost trap") == 1, dispatch.summary
 
 
 def test_heads_are_normed_and_turned_in_one_dispatch():

@@ -67,10 +67,8 @@ class Step:
             near = Apply("sub", (Arg(0, I64), Const(self.window, I64)), I64)
             seen = Apply("and", (seen, Apply("gt", (Index(3), near), BOOL)), BOOL)
         extents = (1, 1, self.rows, self.length)
-        if self.stored_mask:
-            mask = b.input("mask", extents, BOOL)
-        else:
-            mask = b.generic([at], [end], extents, seen)
+        stored = self.stored_mask
+        mask = b.input("mask", extents, BOOL) if stored else b.generic([at], [end], extents, seen)
         out = b.attention(q, *heads, mask, 0.3, softcap=self.softcap)
         outputs = [out]
         if self.returned:

@@ -33,10 +33,10 @@ def memory() -> Iterator[VulkanBuffer]:
 @pytest.fixture
 def dispatch(memory: VulkanBuffer) -> Make:
     """A dispatch of accesses: what it does ("r", "w"; "rx" and "wx" where the value may be exchanged, "s"
-    where a part is written), the first byte and the bytes."""
+    where a part is written; "t" besides where the memory is transient), the first byte and the bytes."""
 
     def make(*accesses: tuple[str, int, int]) -> Dispatch:
-        refs = tuple(BufferRef(memory, first, size) for _, first, size in accesses)
+        refs = tuple(BufferRef(memory, first, size, "t" in kind) for kind, first, size in accesses)
         kinds = [kind for kind, _, _ in accesses]
 
         def those(*marks: str) -> frozenset[int]:
@@ -111,6 +111,21 @@ def test_a_value_that_is_left_in_memory_is_not_exchanged(dispatch: Make) -> None
     assert planned([dispatch(("wx", 0, 256)), reads, dispatch(("w", 0, 256))]).places == {}, (
         "emptied by nobody"
     )
+
+
+def test_a_value_that_nothing_looks_for_in_memory(dispatch: Make) -> None:
+    reads, last = dispatch(("rx", 0, 256), ("w", 512, 64)), dispatch(("r", 1024, 8))
+    run = [dispatch(("wxt", 0, 256)), reads, dispatch(("w", 0, 128)), last]
+    waits = [True] * len(run)
+    assert set(plan(run, waits).places) == {(0, 0), (1, 0)}
+    address = run[0][0].bindings[0].buffer
+    assert isinstance(address, VulkanBuffer)
+    start = address.address
+    assert plan(run, waits, [(start + 255, start + 300)]).places == {}, "a later command reads it"
+    assert set(plan(run, waits, [(start + 256, start + 300)]).places) == {(0, 0), (1, 0)}
+    assert plan([*run[:-1], reads], waits).places == {}, "the last dispatch reads it, and nobody empties it"
+    part = dispatch(("s", 0, 64))
+    assert plan([run[0], part, reads, last], waits).places == {}
 
 
 def test_a_part_of_a_value(dispatch: Make) -> None:

@@ -14,8 +14,8 @@ from mansard.drivers.vulkan.shaders.abi import BodyInfo, ShaderModule, join_body
 from mansard.drivers.vulkan.shaders.executable import ExecutableLoader, VulkanExecutable
 from mansard.drivers.vulkan.shaders.persistent import (
     COUNTERS,
-    FILL,
     END,
+    FILL,
     RECORD,
     THREADS,
     Record,

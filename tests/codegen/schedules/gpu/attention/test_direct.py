@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 from support.graph_runner import compare, compiled, outputs
 from support.graphs import attention, values
+from support.kernels.emulator import run
 
 from mansard import dims
+from mansard.codegen.schedules import schedule
 from mansard.codegen.schedules.common.attention_nest import (
     AttentionNest,
     attention_form,
@@ -124,6 +126,24 @@ def test_parts_of_the_keys(length, dtype):
         compare(
             outputs(model, inputs), interpret(graph, inputs), *((1e-2,) * 2 if dtype is BF16 else (1e-5,) * 2)
         )
+
+
+@pytest.mark.parametrize("length", [40, 20, 100])  # one block of keys, some of one, several
+@pytest.mark.parametrize(("heads", "rows"), [(2, 1), (4, 1), (2, 3)])
+def test_queries_that_other_dispatches_pass_on(heads, rows, length):
+    """The workgroup copies them, behind its requests of keys and values where these are one block."""
+    graph = attention(heads, 1, (1, rows, length, 128, 128), dtype=BF16)
+    (dispatch,) = fuse(run_passes(graph, canonical_steps()), attention=lambda form: True).dispatches
+    kernel = schedule(dispatch, H200, "k").kernel
+    assert kernel.exchange.bindings
+    inputs = values(graph)
+    (expected,) = interpret(graph, inputs)
+    result = np.zeros(expected.shape, expected.dtype)
+    names = dict(zip((v.name for v in graph.inputs), inputs, strict=True))
+    arrays = [*(names[v.name] for v in dispatch.inputs), result]
+    scheduled = schedule(dispatch, H200, "k")
+    run(kernel, arrays, (), tuple(scheduled.grid), 32)
+    np.testing.assert_allclose(result.astype(np.float32), expected.astype(np.float32), atol=2e-2)
 
 
 def test_what_takes_other_kernels():
