@@ -82,7 +82,7 @@ class _Separation:
 
     def run(self) -> Graph:
         for op in self.graph.ops:
-            if op in self.scatters:
+            if isinstance(op, Scatter) and op in self.scatters:
                 target, indices, updates = op.inputs
                 late = bool(earlier_readers(op, self.users))
                 op = replace(op, inputs=(target, self._indices(indices), self._updates(updates, late)))
