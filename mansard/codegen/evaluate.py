@@ -12,6 +12,7 @@ from mansard.analysis.affine import Affine
 from mansard.analysis.byte_rounding import ByteRounding, byte_rounding
 from mansard.analysis.linear import within
 from mansard.codegen import math
+from mansard.codegen.half_bytes import half_byte
 from mansard.codegen.kernel import Binding, KernelBuilder, KValue, SharedMemory
 from mansard.codegen.loop_nest import Nest, Root
 from mansard.codegen.positions import Params, Positions
@@ -235,25 +236,18 @@ class Evaluator(Positions):
                 self.shifts[loop] = self.shifts.get(loop, 0) + lane
                 self._scatter(value, address, self.b.extract(data, lane) if data.type.lanes > 1 else data)
 
-    def _packed(self, memory: Binding, address: Linear, dtype: DType) -> KValue:
-        """4-bit integers at an address: a vector of them at once where it begins at a byte, on a CPU."""
+    def _packed(
+        self, memory: Binding, address: Linear, dtype: DType, first: KValue | None = None, step: DimLike = 0
+    ) -> KValue:
+        """4-bit integers at an address, and ``first``, a multiple of ``step``, behind it: a vector of them at
+        once where it begins at a byte, on a CPU."""
         b, (base, along) = self.b, self.linear(address)
-        lanes = self.vector[1] if self.vector is not None and dims.is_one(along) else 1
-        if b.takes_vectors and lanes % 4 == 0 and self.even(address):
-            packed = b.load(memory, b.binary("shr", base, b.idx(1)), lanes // 2)
+        first = first if first is not None else b.idx(0)
+        lanes = self.vector[1] if self.vector and dims.is_one(along) and first.type.lanes == 1 else 1
+        if b.takes_vectors and lanes % 4 == 0 and self.even(address) and dims.exact_div(step, 2) is not None:
+            packed = b.load(memory, b.binary("shr", b.add(first, base), b.idx(1)), lanes // 2)
             return b.nibbles(packed, register_dtype(dtype), signed=dtype.is_signed)
-        return self._half_byte(memory, self.lanes_of(address), dtype)
-
-    def _half_byte(self, memory: Binding, places: KValue, dtype: DType) -> KValue:
-        """4-bit integers, of which each byte holds two, the first in its low half."""
-        b = self.b
-        byte = b.cast(b.load(memory, b.binary("shr", places, b.idx(1))), DType.I32)
-        odd = b.cast(b.binary("and", places, b.idx(1)), DType.I32)
-        shifted = b.binary("shr", byte, b.mul(odd, b.const(4, DType.I32)))
-        half = b.binary("and", shifted, b.const(15, DType.I32))
-        if dtype.is_signed:
-            eight = b.const(8, DType.I32)
-            half = b.sub(b.binary("xor", half, eight), eight)
+        half = half_byte(b, memory, b.add(first, self.lanes_of(address)), dtype)
         return b.cast(half, register_dtype(dtype))
 
     def _widen(self, value: KValue) -> KValue:
@@ -418,7 +412,7 @@ class Evaluator(Positions):
         inside, computed, step = self._gather_place(op, node, index, done)
         memory = b.bindings[self.binding_of[buffer]]
         if buffer.type.dtype.bits < 8:
-            return self._half_byte(memory, b.add(computed, self.lanes_of(inside)), buffer.type.dtype)
+            return self._packed(memory, inside, buffer.type.dtype, computed, step)
         base, along = self.linear(inside)
         if self.vector is not None and along == 1 and computed.type.lanes == 1:
             # A row at a computed place: its elements lie side by side.

@@ -124,18 +124,18 @@ def _strides(loops: Sequence[int]) -> list[int]:
 
 
 class _Gathers:
-    """Reads at computed indices."""
+    """Reads at computed indices: those of a row, and of an element of it."""
 
-    def __init__(self, row: Scalar, k: Scalar, taken: int) -> None:
+    def __init__(self, row: Sequence[Scalar], k: Scalar, taken: int) -> None:
         self.row, self.k, self.taken = row, k, taken
         self.values: list[Value] = []
 
     def __call__(self, value: Value, size: int) -> Scalar:
         self.values.append(value)
         k = self.k if size == 1 else Apply("floordiv", (self.k, Const(size, I64)), I64)
-        if dims.is_one(value.type.shape[1]):
+        if dims.is_one(value.type.shape[-1]):
             k = Const(0, I64)
-        return Gather(self.taken + len(self.values) - 1, (self.row, k), value.type.dtype)
+        return Gather(self.taken + len(self.values) - 1, (*self.row, k), value.type.dtype)
 
 
 def product(
@@ -166,9 +166,11 @@ def product(
     return Generic(values, (out,), (*extents, *loops), maps, body, "add")
 
 
-def element(weight: QuantisedWeight, row: Scalar, k: Scalar, taken: int) -> tuple[tuple[Value, ...], Scalar]:
-    """``w[row, k]`` in f32 at computed indices (i64), for a Generic that has ``taken`` operands: the operands
-    to append, and the expression."""
+def element(
+    weight: QuantisedWeight, row: Sequence[Scalar], k: Scalar, taken: int
+) -> tuple[tuple[Value, ...], Scalar]:
+    """``w[*row, k]`` in f32 at computed indices (i64), for a Generic that has ``taken`` operands: the
+    operands to append, and the expression. The weight may be a stack of matrices, as are its values then."""
     read = _Gathers(row, k, taken)
     body = weight._body(read)
     return tuple(read.values), body

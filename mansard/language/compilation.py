@@ -128,6 +128,7 @@ def compile_language_model(
             targets,
             expert_device,
             None if expert_counts is None else read_counts(expert_counts, architecture),
+            quantisation,
         )
 
     def graph(**changes: Any) -> Any:
@@ -208,6 +209,7 @@ def _experts_apart(
     targets: Sequence[str],
     device: str,
     counts: Counts | None,
+    quantisation: Quantisation | None,
 ) -> tuple[Architecture, PlacementOptions, dict[str, str]]:
     """The architecture with the experts apart that ``device`` has memory for, placement with these pinned
     to it and the others to the last of the other devices, and an entry for the plan's info."""
@@ -222,7 +224,7 @@ def _experts_apart(
     limit = dict(placement.memory).get(device, slots[device].memory)
     if limit is None:
         raise InputError(f"expert_device={device!r} needs a limit: memory={{{device!r}: '2GB'}}")
-    architecture, chosen = place_experts(architecture, graph, device, limit, counts)
+    architecture, chosen = place_experts(architecture, graph, device, limit, counts, quantisation)
     other = [name for name in slots if name != device][-1]
     pins = (("*.experts.apart", device), ("*.experts.others", other))
     return architecture, dataclasses.replace(placement, pins=(*placement.pins, *pins)), chosen.to_info()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ from mansard.errors import ArtifactError, CompileError, InputError
 if TYPE_CHECKING:
     from mansard.frontends.decoders.architecture import Architecture
     from mansard.ir.graph import Graph
+    from mansard.ir.types import Constant, Value
+    from mansard.passes.products.quantisation import Quantisation
 
 Counts = npt.NDArray[np.int64]
 """How often each expert was chosen, (layers with experts, experts)."""
@@ -92,14 +95,19 @@ def read_counts(counts: str | os.PathLike[str] | npt.ArrayLike, architecture: Ar
 
 
 def place_experts(
-    architecture: Architecture, graph: Graph, device: str, limit: int, counts: Counts | None
+    architecture: Architecture,
+    graph: Graph,
+    device: str,
+    limit: int,
+    counts: Counts | None,
+    quantisation: Quantisation | None = None,
 ) -> tuple[Architecture, ExpertPlacement]:
     """The architecture with as many experts of each layer apart as fit ``limit`` bytes of a device, besides
-    all other weights and states of ``graph``, which has them in one part.
+    all other weights and states of ``graph``, which has them in one part, before they are quantised.
 
     Raises CompileError for a model without experts, or for a limit that holds no expert of each layer.
     """
-    sizes = {v.name: dims.representative(v.type.bytes) for v in graph.constants}
+    sizes = {v.name: _bytes(v, constant, quantisation) for v, constant in graph.constants.items()}
     stacked = sum(size for name, size in sizes.items() if name.endswith(STACKS))
     others = sum(sizes.values()) - stacked
     others += sum(dims.representative(state.before.type.bytes) for state in graph.states)
@@ -117,6 +125,16 @@ def place_experts(
     if counts is not None:
         placement = dataclasses.replace(placement, hits=placement.share(counts))
     return _with_experts_apart(architecture, chosen), placement
+
+
+def _bytes(value: Value, constant: Constant, quantisation: Quantisation | None) -> int:
+    """Those of a weight. Only stacks of experts count as quantised: what is left for them is then no less."""
+    size, shape = dims.representative(value.type.bytes), value.type.shape
+    whole = [n for n in shape if isinstance(n, int)]
+    if quantisation is None or not value.name.endswith(STACKS) or len(whole) < len(shape):
+        return size
+    taken = quantisation.takes(constant.key, math.prod(whole))
+    return quantisation.stack_bytes(whole, size) if taken else size
 
 
 def choice_counts(choices: Sequence[npt.NDArray[Any]], experts: int) -> Counts:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 from mansard.dtypes import DType
 from mansard.errors import CompileError
@@ -50,6 +52,20 @@ class Quantisation:
             return depth
         common = math.gcd(self.group_size, depth)
         return common if common >= min(MIN_GROUP, self.group_size) else self.group_size
+
+    def takes(self, key: str, elements: int) -> bool:
+        """Whether a weight with a key and so many elements is stored so, if its readers allow it."""
+        return elements >= self.min_elements and not any(fnmatchcase(key, pattern) for pattern in self.keep)
+
+    def stack_bytes(self, shape: Sequence[int], before: int) -> int:
+        """Bytes of a stack of matrices (…, N, K) that takes ``before`` bytes as the model has it."""
+        if self.kind == "float12":
+            return before  # stacks stay as they are
+        *rows, depth = shape
+        group = self.group(depth)
+        groups = -(-depth // group)
+        factors = self.scale.itemsize + (0 if self.symmetric else 1)
+        return math.prod(rows) * (groups * group * self.bits // 8 + groups * factors)
 
     def __str__(self) -> str:
         if self.kind == "float12":

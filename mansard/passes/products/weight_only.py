@@ -11,7 +11,13 @@ After, in groups of 32 (`mansard.ir.quantised_weight`)::
                    64x4xbf16
 
 With ``float12`` the weight is in floats of 12 bits (`mansard.ir.float12`), and the sums are multiplied by the
-factors of its rows. With ``activations="int8"`` x is rounded too, with a scale for each row and group
+factors of its rows. Of stacks of matrices, of which indices choose some (experts), codes and scales are such
+stacks too::
+
+    %y[d0, d1] = sum(d2, d3) %x[d0, 32*d2 + d3] *
+                   (f32(%w.codes{%e[d0], d1, 32*d2 + d3}) * f32(%w.scales{%e[d0], d1, d2}))
+
+With ``activations="int8"`` x is rounded too, with a scale for each row and group
 (`activations`). Lookups in a weight that is also a product's (tied embeddings) read the codes. Weights are
 quantised one at a time, when they are loaded, from the model's own floats
 (`mansard.passes.products.quantiser`).
@@ -21,11 +27,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 
 import numpy as np
 
 from mansard import dims
+from mansard.analysis.linear import to_scalar
 from mansard.analysis.operands import tidy
 from mansard.dtypes import DType
 from mansard.errors import CompileError
@@ -38,11 +44,12 @@ from mansard.ir.graph import Graph, fresh_name
 from mansard.ir.interpreter.graph import load
 from mansard.ir.ops import Generic, Op
 from mansard.ir.quantised_weight import GroupFactor, QuantisedWeight
-from mansard.ir.scalar import Apply, Arg, Cast, Const, DimValue, Gather, Index, Scalar, rewrite
+from mansard.ir.scalar import Apply, Arg, Cast, Const, DimValue, Gather, Index, Scalar, rewrite, walk
 from mansard.ir.types import Constant, IndexMap, Linear, TensorType, Value
+from mansard.passes.canonical.simplify import simplify_op
 from mansard.passes.products.activations import FEW_ROWS, Activations
 from mansard.passes.products.quantisation import Quantisation
-from mansard.passes.products.quantiser import CODES, Array, Rounded, quantise
+from mansard.passes.products.quantiser import CODES, Array, quantise
 
 F32, I64 = DType.F32, DType.I64
 FEW_ROWS_OF_FLOAT12 = 8
@@ -95,6 +102,8 @@ class _Pass:
             for value in self.graph.constants:
                 if value not in orders and self._eligible(value) and self._is_table(value):
                     orders[value] = False
+        if self.quantisation.kind != "float12":
+            orders |= {value: False for value in self.graph.constants if self._is_stack(value)}
         orders = {value: order for value, order in orders.items() if self._follow(value, products)}
         if not orders:
             return self.graph
@@ -113,15 +122,13 @@ class _Pass:
         return self.graph.with_ops(ops, constants=constants)
 
     # Recognising --------------------------------------------------------------------------------
-    def _eligible(self, value: Value) -> bool:
-        if value not in self.graph.constants or value in self.graph.live_outs() or value.type.rank != 2:
+    def _eligible(self, value: Value, rank: int = 2) -> bool:
+        if value not in self.graph.constants or value in self.graph.live_outs() or value.type.rank != rank:
             return False
         elements = value.type.elements
         if value.type.dtype not in FLOATS or not isinstance(elements, int):
             return False
-        key = self.graph.constants[value].key
-        kept = any(fnmatchcase(key, pattern) for pattern in self.quantisation.keep)
-        return elements >= self.quantisation.min_elements and not kept
+        return self.quantisation.takes(self.graph.constants[value].key, elements)
 
     def _product(self, op: Op) -> _Product | None:
         if not isinstance(op, Generic) or not is_contraction(op) or len(op.inputs) != 2:
@@ -145,6 +152,13 @@ class _Pass:
             isinstance(op, Generic) and op.maps[op.inputs.index(value)] is None for op in users
         )
 
+    def _is_stack(self, value: Value) -> bool:
+        """Whether a value is a stack of matrices (N, K), of which products choose one by a computed index."""
+        if not self._eligible(value, 3):
+            return False
+        readers = self.users.get(value, [])
+        return bool(readers) and all(_chooses_matrices(op, value) for op in readers)
+
     def _follow(self, value: Value, products: Mapping[Op, _Product]) -> bool:
         """Whether every reader can read codes."""
         return all(
@@ -156,7 +170,7 @@ class _Pass:
     def _stored(self, value: Value, transposed: bool) -> Stored:
         """The constants of a weight: codes, scales and zeros, or the parts of its numbers."""
         source, how = self.graph.constants[value], self.quantisation
-        rows, depth = value.type.shape[::-1] if transposed else value.type.shape
+        *stack, rows, depth = value.type.shape[::-1] if transposed else value.type.shape
         assert isinstance(rows, int) and isinstance(depth, int)
         if how.kind == "float12":
             numbers = _Float12Data(value, source, transposed)
@@ -168,8 +182,9 @@ class _Pass:
         group = how.group(depth)
         padded = -(-depth // group) * group
         data = _Data(value, source, transposed, padded, group, how)
-        codes = self._constant(value, "codes", (rows, padded), CODES[how.bits, how.symmetric], data.codes)
-        few = (rows, padded // group)
+        shape = (*(n for n in stack if isinstance(n, int)), rows)
+        codes = self._constant(value, "codes", (*shape, padded), CODES[how.bits, how.symmetric], data.codes)
+        few = (*shape, padded // group)
         scales = GroupFactor(self._constant(value, "scales", few, how.scale, data.scales), group)
         zeros = None
         if not how.symmetric:
@@ -277,11 +292,30 @@ def _reads_elements(op: Op, value: Value) -> bool:
     return True
 
 
+def _chooses_matrices(op: Op, value: Value) -> bool:
+    """Whether an op is a sum of products with rows of matrices that indices choose out of a stack."""
+    if not isinstance(op, Generic) or op.combiner != "add" or not isinstance(op.body, Apply):
+        return False
+    if op.body.op != "mul" or any(
+        v is value and m is not None for v, m in zip(op.inputs, op.maps, strict=True)
+    ):
+        return False
+    reads = [n for n in walk(op.body) if isinstance(n, Gather) and op.inputs[n.operand] is value]
+    return all(
+        all(isinstance(index, Index) for index in read.indices[-2:]) and read.indices[-1].dim in op.reduced  # type: ignore[union-attr]
+        for read in reads
+    )
+
+
 def _lookup(op: Generic, stored: Mapping[Value, Stored], orders: Mapping[Value, bool]) -> Generic:
     """Another reader of weights, reading their codes."""
+    op = _at_groups(op, stored)
     inputs, maps = list(op.inputs), list(op.maps)
+    exact: dict[Scalar, Scalar] = {}  # factors of products, which are not rounded to the weight's type
 
     def leaf(node: Scalar) -> Scalar:
+        if isinstance(node, Cast) and node.dtype is F32 and node.arg in exact:
+            return exact[node.arg]
         if isinstance(node, Gather) and op.inputs[node.operand] in stored:
             value, indices = op.inputs[node.operand], node.indices
         elif isinstance(node, Arg) and op.inputs[node.index] in stored:
@@ -290,18 +324,56 @@ def _lookup(op: Generic, stored: Mapping[Value, Stored], orders: Mapping[Value, 
             indices = tuple(_scalar(result) for result in index_map.results)
         else:
             return node
-        row, k = indices[::-1] if orders[value] else indices
+        *row, k = indices[::-1] if orders[value] else indices
         weight = stored[value]
         if isinstance(weight, Float12Weight):
-            values, body = float12.element(weight, row, k, len(inputs))
+            values, body = float12.element(weight, row[0], k, len(inputs))
         else:
             values, body = quantised_weight.element(weight, row, k, len(inputs))
         inputs.extend(values)
         maps.extend(None for _ in values)
-        return body if node.dtype is F32 else Cast(body, node.dtype)
+        if node.dtype is F32:
+            return body
+        rounded = Cast(body, node.dtype)
+        if value.type.rank > 2:
+            exact[rounded] = body
+        return rounded
 
     body = rewrite(op.body, leaf)
-    return tidy(replace(op, inputs=tuple(inputs), maps=tuple(maps), body=body))
+    new = tidy(replace(op, inputs=tuple(inputs), maps=tuple(maps), body=body))
+    if op.combiner is None:
+        return new
+    simple = simplify_op(new)  # which group an element is in
+    assert isinstance(simple, Generic)
+    return simple
+
+
+def _at_groups(op: Generic, stored: Mapping[Value, Stored]) -> Generic:
+    """An op whose sum over the rows of a stack of matrices runs over groups and the elements of one, so that
+    these share what is read for a group; the same op where the stacks have no groups, or it reads none."""
+    sizes: dict[int, int] = {}
+    for node in walk(op.body):
+        if isinstance(node, Gather) and (value := op.inputs[node.operand]).type.rank > 2 and value in stored:
+            weight, k = stored[value], node.indices[-1]
+            assert isinstance(weight, QuantisedWeight) and isinstance(k, Index)
+            sizes[k.dim] = weight.scales[0].size
+    for dim, size in sorted(sizes.items(), reverse=True):
+        depth = op.extents[dim]
+        if isinstance(depth, int) and depth > size and depth % size == 0:
+            op = _divided(op, dim, size)
+    return op
+
+
+def _divided(op: Generic, dim: int, size: int) -> Generic:
+    """An op with a loop divided in two, of which the inner one has ``size`` iterations."""
+    loops = [Linear.dim(d if d <= dim else d + 1) for d in range(len(op.extents))]
+    loops[dim] = Linear.dim(dim, size).plus(Linear.dim(dim + 1))
+    body = rewrite(op.body, lambda n: to_scalar(loops[n.dim]) if isinstance(n, Index) else n)
+    maps = tuple(m.compose(loops) if m is not None else None for m in op.maps)
+    depth = op.extents[dim]
+    assert isinstance(depth, int)
+    extents = (*op.extents[:dim], depth // size, size, *op.extents[dim + 1 :])
+    return replace(op, extents=extents, maps=maps, body=body)
 
 
 def _scalar(index: Linear) -> Scalar:
@@ -331,10 +403,12 @@ class _Data:
         self.depth, self.group, self.how = depth, group, how
         self.small: tuple[Array, Array | None] | None = None
 
-    def _rounded(self) -> Rounded:
+    def codes(self) -> Array:
         weight = load(self.value, self.source)
         weight = np.ascontiguousarray(weight.T) if self.transposed else weight
-        missing = self.depth - weight.shape[1]
+        *stack, depth = weight.shape
+        weight = weight.reshape(-1, depth)
+        missing = self.depth - depth
         if missing:
             weight = np.pad(weight, ((0, 0), (0, missing)))
         try:
@@ -343,21 +417,23 @@ class _Data:
             )
         except ValueError as error:
             raise CompileError(f"weight {self.source.key!r} cannot be quantised: {error}") from None
-        self.small = rounded.scales, rounded.zeros
-        return rounded
-
-    def codes(self) -> Array:
-        return self._rounded().codes
+        codes, scales, zeros = (
+            part.reshape(*stack, -1) if part is not None else None
+            for part in (rounded.codes, rounded.scales, rounded.zeros)
+        )
+        assert codes is not None and scales is not None
+        self.small = scales, zeros
+        return codes
 
     def scales(self) -> Array:
         if self.small is None:
-            self._rounded()
+            self.codes()
         assert self.small is not None
         return self.small[0]
 
     def zeros(self) -> Array:
         if self.small is None:
-            self._rounded()
+            self.codes()
         assert self.small is not None and self.small[1] is not None
         return self.small[1]
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from support import graph_runner
 from support.graphs import F32, maps
 
 import mansard
@@ -124,6 +125,73 @@ def test_tables_alone_on_request():
     graph = b.build([x])
     assert quantised(graph) is graph
     close(graph, quantised(graph, tables=True), [RNG.integers(0, 50, 4)], 0.02)
+
+
+def chosen(rows, experts, columns, depth, *, picks=0, dtype=F32):
+    """Products with matrices that indices choose out of a stack: one for each row, or the sum over some."""
+    b = GraphBuilder()
+    w = weight(b, "w", (experts, columns, depth), dtype)
+    numbers = b.input("e", (rows, picks) if picks else (rows,), I64)
+    if picks:
+        x = b.input("x", (rows, picks, depth), F32)
+        extents, k = (rows, columns, picks, depth), Index(3)
+        reads, at, index = maps(0, 2, 3), maps(0, 2), Arg(1, I64)
+    else:
+        x = b.input("x", (rows, depth), F32)
+        extents, k = (rows, columns, depth), Index(2)
+        reads, at, index = maps(0, 2), maps(0), Arg(1, I64)
+    element = Gather(2, (index, Index(1), k), dtype)
+    body = Apply("mul", (Arg(0, F32), element if dtype is F32 else Cast(element, F32)), F32)
+    reduced = 2 if picks else 1
+    y = b.generic([x, numbers, w], [reads, at, None], extents, body, reduced=reduced, combiner="add")
+    graph = b.build([y])
+    inputs = {"e": RNG.integers(0, experts, numbers.type.shape), "x": RNG.standard_normal(x.type.shape)}
+    return graph, [inputs[v.name].astype(v.type.dtype.numpy) for v in graph.inputs]
+
+
+@pytest.mark.parametrize("picks", [0, 2])
+@pytest.mark.parametrize("dtype", [F32, BF16])
+@pytest.mark.parametrize(
+    ("how", "limit", "groups"),
+    [
+        ({"kind": "int8"}, 0.02, 1),
+        ({"kind": "int8", "group_size": 32, "symmetric": False}, 0.02, 4),
+        ({"kind": "int4"}, 0.2, 4),
+        ({"kind": "int4", "symmetric": False}, 0.2, 4),
+        ({"kind": "int4", "group_size": 0}, 0.3, 1),
+    ],
+)
+def test_stacks_of_matrices(how, limit, groups, dtype, picks):
+    graph, inputs = chosen(3, 5, 24, 128, picks=picks, dtype=dtype)
+    after = quantised(graph, **how)
+    close(graph, after, inputs, limit)
+    shapes = {v.name: v.type.shape for v in after.constants}
+    assert shapes.pop("w.codes") == (5, 24, 128)
+    assert set(shapes.values()) == {(5, 24, groups)} and "w" not in shapes
+    (op,) = (op for op in after.ops if is_contraction(op))
+    assert op.extents[-2:] == ((groups, 32) if groups > 1 else (*op.extents[:-1], 128)[-2:])
+
+
+@pytest.mark.parametrize("picks", [0, 2])
+@pytest.mark.parametrize(("kind", "depth", "columns"), [("int8", 96, 20), ("int4", 96, 20), ("int4", 45, 7)])
+def test_kernels_read_chosen_matrices(kind, depth, columns, picks):
+    graph, inputs = chosen(2, 3, columns, depth, picks=picks)
+    after = quantised(graph, kind)
+    for wanted, result in zip(interpret(after, inputs), graph_runner.run(after, inputs, "cpu"), strict=True):
+        np.testing.assert_allclose(result, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_stacks_that_stay_as_they_are():
+    graph, _ = chosen(3, 5, 24, 128)
+    how = mansard.quantize
+    assert quantise_weights(graph, how("float12", min_elements=1)) is graph
+    assert quantise_weights(graph, how("int8", min_elements=1, keep=("w",))) is graph
+    assert quantise_weights(graph, how("int8", min_elements=5 * 24 * 128 + 1)) is graph
+    b = GraphBuilder()
+    w = weight(b, "w", (5, 24, 128))
+    doubled = b.generic([w], [maps(0, 1, 2)], (5, 24, 128), Apply("add", (Arg(0, F32), Arg(0, F32)), F32))
+    other = b.build([doubled])
+    assert quantise_weights(other, how("int8", min_elements=1)) is other
 
 
 def test_what_stays_as_it_is():

@@ -61,6 +61,7 @@ class _Dot:
     def __init__(self, frame: Frame, root: Root, shape: Shape, tile: DotTile) -> None:
         self.frame, self.root, self.shape, self.tile = frame, root, shape, tile
         self.b, self.ev, self.nest = frame.b, frame.ev, frame.nest
+        self.ev.starts_even = tile.lanes % 2 == 0
 
     def run(self) -> Scheduled:
         shape, tile, b = self.shape, self.tile, self.b

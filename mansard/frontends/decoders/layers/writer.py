@@ -141,7 +141,7 @@ class Writer:
         values: tuple[Value, ...] = (stored,)
         body: Scalar = Gather(1, (row, k), stored.type.dtype)
         if isinstance(table, QuantisedWeight):
-            values, body = element(table, row, k, 1)
+            values, body = element(table, (row,), k, 1)
             body = cast(body, self.dtype)
         maps = (IndexMap.identity(rank), *(None for _ in values))
         shape = (*tokens.type.shape, stored.type.shape[1])
