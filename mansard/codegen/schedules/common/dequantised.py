@@ -15,7 +15,7 @@ from mansard.codegen.schedules.common.contraction import Group
 from mansard.codegen.schedules.common.dot_products import DotFactor, stored_factor
 from mansard.dtypes import DType
 from mansard.ir.quantised_weight import CODES
-from mansard.ir.scalar import Apply, Cast, Scalar
+from mansard.ir.scalar import Apply, Cast, Gather, Scalar
 from mansard.ir.types import Linear
 
 F32 = DType.F32
@@ -58,12 +58,13 @@ class DequantisedProduct:
         return not self.sums and not self.inner and not self.outer
 
 
-def dequantised_product(nest: Nest, root: Root) -> DequantisedProduct | None:
-    """The parts of a reduction of this form, or None."""
+def dequantised_product(nest: Nest, root: Root, *, chosen: bool = False) -> DequantisedProduct | None:
+    """The parts of a reduction of this form, or None. ``chosen``: also with codes of matrices that computed
+    indices choose out of a stack; the address of the codes then lacks what those indices add."""
     body = root.op.body
     if root.op.combiner != "add" or body.dtype is not F32 or not root.inner:
         return None
-    return _Match(nest, root).product(body)
+    return _Match(nest, root, chosen).product(body)
 
 
 @dataclass(frozen=True)
@@ -77,8 +78,8 @@ class _Core:
 
 
 class _Match:
-    def __init__(self, nest: Nest, root: Root) -> None:
-        self.nest, self.root = nest, root
+    def __init__(self, nest: Nest, root: Root, chosen: bool) -> None:
+        self.nest, self.root, self.chosen = nest, root, chosen
         self.reduced = nest.collapsed(root.inner, nest.positions(root))
 
     def product(self, body: Scalar) -> DequantisedProduct | None:
@@ -144,6 +145,8 @@ class _Match:
     def _varies(self, node: Scalar) -> bool:
         """Whether a node depends on the innermost reduced loop."""
         reads, uses = self.nest.part_reads(self.root, node)
+        if self.chosen:  # gathers: the positions of their indices are among those that are used
+            reads = [read for read in reads if read.address is not None or read.steps is not None]
         loop = self.reduced[-1][-1]
         places: Sequence[Linear | None] = [*(r.address for r in reads), *uses]
         return any(at is None or loop in dict(at.terms) for at in places)
@@ -151,10 +154,17 @@ class _Match:
     def _stored(self, node: Scalar) -> DotFactor | None:
         """The buffer and address of ``f32(arg)``, contiguous along the innermost loop."""
         arg = node.arg if isinstance(node, Cast) and node.dtype is F32 else node
-        factor = stored_factor(self.nest, self.root, arg)
+        factor = self._chosen(arg) if isinstance(arg, Gather) else stored_factor(self.nest, self.root, arg)
         if factor is None:
             return None
         return factor if dict(factor.address.terms).get(self.reduced[-1][-1]) == 1 else None
+
+    def _chosen(self, node: Gather) -> DotFactor | None:
+        """The buffer that a gather reads, and its address without the computed part."""
+        if not self.chosen:
+            return None
+        value = self.nest.buffer(self.root.op.inputs[node.operand])
+        return DotFactor(value, self.nest.gather_place(self.root.op, node, self.root.index)[0])
 
 
 def _factors(node: Scalar) -> list[Scalar]:

@@ -23,7 +23,7 @@ from mansard.codegen.schedules.gpu.gemm.product import LANES, Factor, gather_of
 from mansard.dims import DimLike
 from mansard.dtypes import DType
 from mansard.ir.ops import Generic
-from mansard.ir.scalar import Arg, Cast, Gather, Scalar
+from mansard.ir.scalar import Arg, Cast, Gather, Scalar, walk
 from mansard.ir.types import Linear, Value
 
 VECTOR_BITS = 128
@@ -103,9 +103,11 @@ def operand(nest: Nest, root: Root, factor: Factor, other: Factor) -> StagedOper
 
 def _dequantised(nest: Nest, root: Root, factor: Factor, dtype: DType) -> StagedOperand | None:
     """A weight of integers with scales, whose whole vectors are each of one group; None for other factors."""
-    product = dequantised_product(nest, root)
+    product = dequantised_product(nest, root, chosen=True)
     if product is None or product.offset is not None:
         return None
+    gathers = [n for n in walk(factor.part) if isinstance(n, Gather)]
+    gather = next((n for n in gathers if nest.buffer(root.op.inputs[n.operand]) is product.codes.value), None)
     codes, inner, per = product.codes, product.reduced[-1], VECTOR_BITS // dtype.bits
     scales = (*product.inner, *product.outer)
     nodes = [*scales, *((product.zero,) if product.zero is not None else ())]
@@ -114,10 +116,16 @@ def _dequantised(nest: Nest, root: Root, factor: Factor, dtype: DType) -> Staged
     if codes.value not in own or not used <= own or not scales:
         return None
     whole = _whole_vectors(nest, codes.address, inner[-1], per) and divides(nest.total(inner), per)
-    if not whole or factor.along != "depth":
-        return None
     value, address = codes.value, codes.address
-    return StagedOperand(factor, dtype, "depth", per, value, address, scales=scales, zero=product.zero)
+    if (
+        not whole
+        or factor.along != "depth"
+        or (gather is not None and not divides(value.type.shape[-1], per))
+    ):
+        return None
+    return StagedOperand(
+        factor, dtype, "depth", per, value, address, gather=gather, scales=scales, zero=product.zero
+    )
 
 
 def _operand_type(nest: Nest, op: Generic, node: Scalar, accumulator: DType) -> DType | None:

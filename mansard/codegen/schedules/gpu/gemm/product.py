@@ -18,7 +18,7 @@ from mansard.codegen.schedules.common.base import divides
 from mansard.codegen.schedules.common.contraction import Group
 from mansard.dims import DimLike
 from mansard.dtypes import DType
-from mansard.ir.scalar import Apply, Cast, Gather, Scalar
+from mansard.ir.scalar import Apply, Cast, Gather, Scalar, walk
 from mansard.ir.types import Linear
 
 LANES = 4
@@ -57,7 +57,7 @@ class Product:
 def analyse(nest: Nest, *, gathers: bool = False) -> Product | None:
     """The matrix product that a nest computes; None if it is not one, or if one side is a single row. Both
     factors must have data-independent addresses, and be computed in 32 bits. With ``gathers``, a factor may
-    be a matrix at a place that is computed for each batch.
+    be a matrix at a place that is computed for each batch, or what is read of several such places.
     """
     if not contraction.applies(nest):
         return None
@@ -76,12 +76,16 @@ def analyse_root(nest: Nest, root: Root, *, gathers: bool = False) -> Product | 
     computed: list[Linear] = []
     for i, (reads, uses) in enumerate(factors):
         if any(read.address is None for read in reads):
-            gather = gather_of(body.args[i]) if gathers else None
-            if gather is None:
-                return None
-            place, used = nest.gather_place(root.op, gather, root.index)
-            factors[i] = [Read(nest.buffer(root.op.inputs[gather.operand]), place)], [*uses, *used]
-            computed += used
+            found = [node for node in walk(body.args[i]) if isinstance(node, Gather)] if gathers else []
+            others = [read for read in reads if read.address is not None]
+            if len(others) + len(found) < len(reads):
+                return None  # some are in other ops
+            for gather in found:
+                place, used = nest.gather_place(root.op, gather, root.index)
+                others.append(Read(nest.buffer(root.op.inputs[gather.operand]), place))
+                computed += used
+                uses = [*uses, *used]
+            factors[i] = others, uses
     positions = [_positions(reads, uses) for reads, uses in factors]
     walked = [{loop for p in group for loop, _ in p.terms} for group in positions]
     domain = [loop for loop in range(nest.domain) if not dims.is_one(nest.extents[loop])]

@@ -196,6 +196,52 @@ def test_weights_of_small_integers(shape, group, dtype):
     np.testing.assert_allclose(actual, expected, atol=2**-8 * np.abs(expected).max())
 
 
+@pytest.mark.parametrize(("dtype", "group"), [(DType.I4, 32), (DType.U4, 16), (I8, 64)])
+def test_stacks_of_matrices_of_small_integers(dtype, group):
+    """A matrix and its scales that an index chooses for each batch; numbers out of range are clamped."""
+    batches, rows, count, n, k = 3, 20, 4, 24, 64
+    b = GraphBuilder()
+    x, chosen = b.input("x", (batches, rows, k), BF16), b.input("chosen", (batches,), DType.I64)
+    codes, scales = b.input("codes", (count, n, k), dtype), b.input("scales", (count, n, k // group), F16)
+    zeros = b.input("zeros", scales.type.shape, DType.U8)
+
+    def at(operand, value, place):
+        return Cast(Gather(operand, (Arg(1, DType.I64), Index(2), place), value.type.dtype), F32)
+
+    inner = Apply("add", (Apply("mul", (Index(3), Const(group, DType.I64)), DType.I64), Index(4)), DType.I64)
+    element, values = at(2, codes, inner), [x, chosen, codes, scales]
+    if not dtype.is_signed:
+        element = Apply("sub", (element, at(4, zeros, Index(3))), F32)
+        values.append(zeros)
+    weight = Apply("mul", (element, at(3, scales, Index(3))), F32)
+    body = Apply("mul", (Cast(Arg(0, BF16), F32), weight), F32)
+    along = IndexMap((Linear.dim(0), Linear.dim(1), Linear.dim(3, group).plus(Linear.dim(4))))
+    extents = (batches, rows, n, k // group, group)
+    reads = [along, maps(0), *(None for _ in values[2:])]
+    graph = b.build([b.generic(values, reads, extents, body, reduced=2, combiner="add")])
+    low = -(1 << dtype.bits - 1) if dtype.is_signed else 0
+    numbers = RNG.integers(low, low + (1 << dtype.bits), codes.type.shape)
+    data = {
+        "x": random(BF16, batches, rows, k),
+        "chosen": np.array([3, -2, 7]),
+        "codes": numbers.astype(dtype.numpy),
+        "scales": random(F16, *scales.type.shape),
+        "zeros": RNG.integers(0, 16, scales.type.shape).astype(np.uint8),
+    }
+    (expected,) = interpret(graph, [data[v.name] for v in graph.inputs])
+    if dtype.bits == 4:
+        nibbles = numbers.astype(np.uint8) & 15
+        data["codes"] = nibbles[..., ::2] | nibbles[..., 1::2] << 4
+    (dispatch,) = fuse(graph).dispatches
+    assert matrix.applies(Nest(dispatch), TARGET)
+    scheduled = matrix.schedule(Nest(dispatch), TARGET, "k", GemmMatrixTile(32, 32, 32, 1, 2).parameters())
+    BACKEND.compile_kernel(scheduled.kernel, TARGET)
+    actual = np.zeros(expected.shape, np.float32)
+    arrays = [*(data[v.name] for v in dispatch.inputs), actual]
+    run(scheduled.kernel, arrays, [dims.evaluate(p, {}) for p in scheduled.params], scheduled.grid, 32)
+    np.testing.assert_allclose(actual, expected, atol=2**-8 * np.abs(expected).max())
+
+
 def test_a_padded_convolution_is_a_product():
     b = GraphBuilder()
     x, w = b.input("x", (1, 9, 9, 16), F16), b.input("w", (3, 3, 16, 24), F16)
