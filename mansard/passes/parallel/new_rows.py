@@ -17,14 +17,17 @@ from dataclasses import dataclass, replace
 
 from mansard import dims
 from mansard.analysis.attention import AttentionForm
-from mansard.analysis.linear import to_scalar
+from mansard.analysis.linear import dim_scalar, to_scalar
 from mansard.dims import DimLike
+from mansard.dtypes import DType
 from mansard.ir.graph import Graph
 from mansard.ir.ops import Generic, Op, Reshape, Scatter
-from mansard.ir.scalar import Arg, Const, Gather, Index, Scalar, operands, rewrite, walk
+from mansard.ir.scalar import Apply, Arg, Const, Gather, Index, Scalar, operands, rewrite, walk
 from mansard.ir.shapes import same_dim
 from mansard.ir.types import IndexMap, Linear, Value
 from mansard.passes.canonical.simplify import simplify_op
+
+F32, I64 = DType.F32, DType.I64
 
 
 @dataclass(frozen=True)
@@ -198,7 +201,28 @@ class NewRowOps:
             part = self._map(op)
             value = self.generic(part.inputs, part.maps, self._extents(op), part.body, "new_masked")
             self.scored[op.output] = value
-        return self.scored[form.masked]
+        return self._written(self.scored[form.masked])
+
+    def _written(self, score: Value) -> Value:
+        """The scores, -inf for rows whose position is outside of the cache: these are not written."""
+        form, identity = self.form, IndexMap.identity(score.type.rank)
+        op = form.chain[0] if form.chain else form.scores
+        loops, key = self._loops(op), self._key(op)
+        sequence = self.rows.sequence_of(form.index[op])
+        assert sequence is not None
+        position = self.rows.position.at([sequence.compose([loop or Linear() for loop in loops])])
+        place = position.behind(1)
+        ends = (Const(0, I64), dim_scalar(op.extents[key]))
+        inside = [Apply(name, (place, end), DType.BOOL) for name, end in zip(("ge", "lt"), ends, strict=True)]
+        hidden = Const(float("-inf"), F32)
+        body = Apply("select", (Apply("and", tuple(inside), DType.BOOL), Arg(0, F32), hidden), F32)
+        inputs, maps = [score, *position.inputs], [identity, *position.maps]
+        return self.generic(inputs, maps, score.type.shape, body, "new_written")
+
+    def _loops(self, op: Generic) -> list[Linear | None]:
+        """An op's loops over those without the key, which is None."""
+        key = self._key(op)
+        return [None if d == key else Linear.dim(d - (d > key)) for d in range(len(op.extents))]
 
     def value(self) -> Expression:
         """The new rows' values, over the loops of the attention's last product without the keys."""
@@ -215,10 +239,9 @@ class NewRowOps:
 
     def _map(self, op: Generic) -> Expression:
         """What an op computes of the new rows, over its loops without the keys."""
-        key, sequence = self._key(op), self.rows.sequence_of(self.form.index[op])
+        sequence = self.rows.sequence_of(self.form.index[op])
         assert sequence is not None
-        loops = [None if d == key else Linear.dim(d - (d > key)) for d in range(len(op.extents))]
-        return self._over(op, op.body, loops, sequence)
+        return self._over(op, op.body, self._loops(op), sequence)
 
     def _over(
         self, op: Generic, body: Scalar, loops: Sequence[Linear | None], sequence: Linear

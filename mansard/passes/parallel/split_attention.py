@@ -153,7 +153,6 @@ class _Splitter:
         self.count = dims.ceildiv(self.length, chunk)
         self.whole = isinstance(self.length, int) and self.length % chunk == 0
         self.new: dict[Value, Value] = {}
-        self.before: dict[Value, Value] = {}
         for op in (form.scores, *reversed(form.chain)):
             self._split_op(op)
         self._merge(*self._softmax())
@@ -330,8 +329,7 @@ class _Splitter:
             power = _power(Arg(3, F32), top_of_all)
             above = Apply("add", (above, Apply("mul", (power, value.behind(4)), F32)), F32)
             below = Apply("add", (below, power), F32)
-        shares = [top, *tops], [row, *at_tops]
-        share = self._generic(*shares, extents, _power(arg, largest), "share")
+        share = self._generic([top, *tops], [row, *at_tops], extents, _power(arg, largest), "share")
         times = Apply("mul", (arg, Arg(1, F32)), F32)
         # As a separate map the product is not a contraction, and all of this becomes one kernel.
         scaled = self._generic([share, total], [inner, row], extents, times, "scaled")

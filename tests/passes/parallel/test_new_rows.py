@@ -78,7 +78,7 @@ class Step:
 
     def inputs(self, position):
         """Those of a step."""
-        found = [random((1, HEADS, self.rows, DEPTH), F32, seed=position)]
+        found = [random((1, HEADS, self.rows, DEPTH), F32, seed=10 + position)]
         found += [random((self.rows, WIDTH), F32, seed=1000 * n + position) for n in (1, 2)]
         found.append(np.arange(position, position + self.rows))
         if self.stored_mask:
@@ -99,7 +99,7 @@ def reads_before(graph):
 @pytest.mark.parametrize(
     ("step", "positions"),
     [
-        (Step(), (0, 1, 2, 40, 599)),
+        (Step(), (0, 1, 2, 40, 599, 600, -1)),
         (Step(length=1024), (0, 31, 32, 1023)),
         (Step(window=3), (0, 1, 2, 3, 4)),
         (Step(softcap=2.0), (0, 1, 5)),
