@@ -105,7 +105,10 @@ class DirectAttention(TileRows):
         b, self.size = self.b, frame.target.subgroup[0]
         self.tile, self.b.subgroup = tile, self.size
         self.block = tile.keys * SUBGROUPS
-        self.whole = divides(nest.extents[nest.key_loop], self.block) and len(nest.parts()) < 2
+        together = len(nest.parts()) < 2
+        self.whole = together and divides(nest.extents[nest.key_loop], self.block)
+        self.single = together and dims.bounds(nest.extents[nest.key_loop])[1] <= self.block
+        """Whether there is no more than one block of keys."""
         self.key_vectors, self.value_vectors = (n // (VECTOR * self.size) for n in (self.depth, self.columns))
         self.pairs = tile.keys * tile.rows
         self.rounds = -(-self.pairs // self.size)
@@ -117,7 +120,6 @@ class DirectAttention(TileRows):
         """Whether the workgroup copies queries, of which all of its subgroups would else await their own."""
         if self.copied:
             self.memory = b.shared(F32, tile.rows * self.depth // VECTOR, VECTOR)
-        self.single = dims.bounds(nest.extents[nest.key_loop])[1] <= self.block
         self.lane, self.number = b.subgroup_place("subgroup_lane"), b.subgroup_place("subgroup_id")
         pair = [b.add(self.lane, b.idx(n * self.size)) for n in range(self.rounds)]
         self.mine = [self._split(p) for p in pair]

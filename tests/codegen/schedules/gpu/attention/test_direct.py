@@ -21,6 +21,7 @@ from mansard.codegen.schedules.gpu.attention.direct import direct_tile
 from mansard.compiler.targets import backend
 from mansard.dims import Dim
 from mansard.dtypes import DType
+from mansard.ir import GraphBuilder
 from mansard.ir.interpreter.graph import interpret
 from mansard.passes.fusion.fuse import fuse
 from mansard.passes.pass_manager import run_passes
@@ -114,6 +115,16 @@ def test_the_length_may_vary():
         for size in (1, 3, 32, 33, 300):
             inputs = values(graph, length=size)
             compare(outputs(model, inputs), interpret(graph, inputs))
+
+
+@pytest.mark.parametrize("lengths", [(23, 1), (40, 8)])
+def test_keys_that_lie_in_two_buffers(lengths):
+    """Of which each is a block of its own, even where both together have room in one."""
+    b = GraphBuilder()
+    q = b.input("q", (1, 4, 1, 32), F32)
+    keys, parts = ([b.input(f"{n}{size}", (1, 2, size, 32), F32) for size in lengths] for n in "kv")
+    graph = b.build([b.attention(q, b.concat(keys, 2), b.concat(parts, 2), None, 0.3)])
+    check(graph, values(graph))
 
 
 @pytest.mark.parametrize("length", [600, 2000])
