@@ -72,11 +72,14 @@ class AttentionForm:
         reads = [m for i in operands(self.key) if (m := scores.maps[i]) is not None]
         return tuple(r.compose(places) for m in reads for r in m.results)
 
+    def key_dim(self, op: Generic) -> int:
+        """The dim of ``scores``, or of a map behind it, that runs along the keys."""
+        return self.index[op].index(Linear.dim(self.weighted.reduced[0]))
+
     @property
     def scores_key(self) -> int:
-        """The dim of ``scores`` that runs along the keys."""
-        length = Linear.dim(self.weighted.reduced[0])
-        return self.index[self.scores].index(length)
+        """`key_dim` of ``scores``."""
+        return self.key_dim(self.scores)
 
     @property
     def depth(self) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from mansard import dims
 from mansard.dims import DimLike
 from mansard.dtypes import DType
-from mansard.ir.scalar import Apply, Const, DimValue, Index, Scalar
+from mansard.ir.scalar import Apply, Const, DimValue, Index, Scalar, rewrite
 from mansard.ir.types import Linear
 
 I64 = DType.I64
@@ -106,6 +106,11 @@ def to_scalar(linear: Linear) -> Scalar:
     for part in parts[1:]:
         result = Apply("add", (result, part), I64)
     return result
+
+
+def over_loops(body: Scalar, loops: Sequence[Linear]) -> Scalar:
+    """A body with each index replaced by one over other loops."""
+    return rewrite(body, lambda node: to_scalar(loops[node.dim]) if isinstance(node, Index) else node)
 
 
 def dim_scalar(value: DimLike) -> Scalar:

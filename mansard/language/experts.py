@@ -128,13 +128,14 @@ def place_experts(
 
 
 def _bytes(value: Value, constant: Constant, quantisation: Quantisation | None) -> int:
-    """Those of a weight. Only stacks of experts count as quantised: what is left for them is then no less."""
-    size, shape = dims.representative(value.type.bytes), value.type.shape
-    whole = [n for n in shape if isinstance(n, int)]
-    if quantisation is None or not value.name.endswith(STACKS) or len(whole) < len(shape):
-        return size
-    taken = quantisation.takes(constant.key, math.prod(whole))
-    return quantisation.stack_bytes(whole, size) if taken else size
+    """Those of a weight. Of quantised ones only stacks of experts count so, others as in the model: they take
+    no more than that."""
+    shape = [n for n in value.type.shape if isinstance(n, int)]
+    is_stack = value.name.endswith(STACKS) and len(shape) == value.type.rank
+    if quantisation is None or not quantisation.stacks or not is_stack:
+        return dims.representative(value.type.bytes)
+    taken = quantisation.takes(constant.key, math.prod(shape))
+    return quantisation.stack_bytes(shape) if taken else dims.representative(value.type.bytes)
 
 
 def choice_counts(choices: Sequence[npt.NDArray[Any]], experts: int) -> Counts:

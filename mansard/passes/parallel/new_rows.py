@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from mansard import dims
 from mansard.analysis.attention import AttentionForm
-from mansard.analysis.linear import dim_scalar, to_scalar
+from mansard.analysis.linear import dim_scalar, over_loops, to_scalar
 from mansard.dims import DimLike
 from mansard.dtypes import DType
 from mansard.ir.graph import Graph
@@ -40,8 +40,8 @@ class Expression:
 
     def at(self, loops: Sequence[Linear]) -> Expression:
         """The same over other loops."""
-        body = rewrite(self.body, lambda n: to_scalar(loops[n.dim]) if isinstance(n, Index) else n)
-        return Expression(self.inputs, tuple(m.compose(loops) for m in self.maps), body)
+        maps = tuple(m.compose(loops) for m in self.maps)
+        return Expression(self.inputs, maps, over_loops(self.body, loops))
 
     def behind(self, count: int) -> Scalar:
         """The expression where its operands follow ``count`` others."""
@@ -152,7 +152,7 @@ def _element(op: Generic, number: int) -> Generic:
     """One of the elements that an op computes along its last dim, of which the others are not used."""
     last = len(op.extents) - 1
     loops = [Linear((), number) if d == last else Linear.dim(d) for d in range(last + 1)]
-    body = rewrite(op.body, lambda n: to_scalar(loops[n.dim]) if isinstance(n, Index) else n)
+    body = over_loops(op.body, loops)
     simple = simplify_op(replace(op, body=body, maps=tuple(m.compose(loops) if m else None for m in op.maps)))
     assert isinstance(simple, Generic)
     return simple
@@ -161,7 +161,7 @@ def _element(op: Generic, number: int) -> Generic:
 def _plain(op: Generic, form: AttentionForm) -> bool:
     """Whether a map of the scores depends on the key only by its position and by the scores."""
     inside = {form.scores.output, *(o.output for o in form.chain)}
-    key = form.index[op].index(Linear.dim(form.weighted.reduced[0]))
+    key = form.key_dim(op)
     return not any(isinstance(node, Gather) for node in walk(op.body)) and all(
         value in inside or (reads is not None and not any(_uses(r, key) for r in reads.results))
         for value, reads in zip(op.inputs, op.maps, strict=True)
@@ -207,7 +207,7 @@ class NewRowOps:
         """The scores, -inf for rows whose position is outside of the cache: these are not written."""
         form, identity = self.form, IndexMap.identity(score.type.rank)
         op = form.chain[0] if form.chain else form.scores
-        loops, key = self._loops(op), self._key(op)
+        loops, key = self._loops(op), form.key_dim(op)
         sequence = self.rows.sequence_of(form.index[op])
         assert sequence is not None
         position = self.rows.position.at([sequence.compose([loop or Linear() for loop in loops])])
@@ -221,7 +221,7 @@ class NewRowOps:
 
     def _loops(self, op: Generic) -> list[Linear | None]:
         """An op's loops over those without the key, which is None."""
-        key = self._key(op)
+        key = self.form.key_dim(op)
         return [None if d == key else Linear.dim(d - (d > key)) for d in range(len(op.extents))]
 
     def value(self) -> Expression:
@@ -231,11 +231,8 @@ class NewRowOps:
         return self._over(weighted, self.form.value, [*loops, None], self.rows.sequence)
 
     def _extents(self, op: Generic) -> list[DimLike]:
-        key = self._key(op)
+        key = self.form.key_dim(op)
         return [e for d, e in enumerate(op.extents) if d != key]
-
-    def _key(self, op: Generic) -> int:
-        return self.form.index[op].index(Linear.dim(self.form.weighted.reduced[0]))
 
     def _map(self, op: Generic) -> Expression:
         """What an op computes of the new rows, over its loops without the keys."""

@@ -34,13 +34,13 @@ import numpy as np
 
 from mansard import dims
 from mansard.analysis.attention import AttentionForm, find_attention
-from mansard.analysis.linear import to_scalar
+from mansard.analysis.linear import over_loops, to_scalar
 from mansard.analysis.specialise import is_join
 from mansard.dims import DimLike
 from mansard.dtypes import DType
 from mansard.ir.graph import Graph, fresh_name
 from mansard.ir.ops import Generic, Op, Reshape
-from mansard.ir.scalar import Apply, Arg, Const, DimValue, Index, Scalar, operands, rewrite
+from mansard.ir.scalar import Apply, Arg, Const, DimValue, Scalar, operands
 from mansard.ir.types import IndexMap, Linear, TensorType, Value
 from mansard.passes.canonical.dce import eliminate_dead
 from mansard.passes.parallel.new_rows import NewRowOps, NewRows, find_new_rows
@@ -180,9 +180,6 @@ class _Splitter:
         return result
 
     # The chunks -----------------------------------------------------------------------------
-    def _key(self, op: Generic) -> int:
-        return self.form.index[op].index(Linear.dim(self.form.weighted.reduced[0]))
-
     def _read(self, index_map: IndexMap | None, loops: Sequence[Linear], key: int) -> IndexMap | None:
         """An index map over split dims, with zero beyond the last key."""
         if index_map is None:
@@ -193,7 +190,7 @@ class _Splitter:
 
     def _split_op(self, op: Generic) -> None:
         """An op between query and softmax, with its key dim split into chunk and position in it."""
-        key = self._key(op)
+        key = self.form.key_dim(op)
         place = Linear.dim(key, self.chunk).plus(Linear.dim(key + 1))
         loops = [Linear.dim(d if d < key else d + 1) for d in range(len(op.extents))]
         loops[key] = place
@@ -210,7 +207,7 @@ class _Splitter:
                 results += [Linear.dim(key), Linear.dim(key + 1)] if r.single == key else [r.compose(loops)]
             inputs.append(split_value)
             maps.append(IndexMap(tuple(results)))
-        body = rewrite(op.body, lambda n: to_scalar(loops[n.dim]) if isinstance(n, Index) else n)
+        body = over_loops(op.body, loops)
         if op.output is self.form.masked and op is not self.form.scores:
             body = self._masked(op, inputs, maps, body, loops, place)
         extents = (*op.extents[:key], self.count, self.chunk, *op.extents[key + 1 :])
@@ -296,7 +293,7 @@ class _Splitter:
             IndexMap(tuple(at)) if v is probability else self._read(m, loops, rank)
             for v, m in zip(weighted.inputs, weighted.maps, strict=True)
         ]
-        body = rewrite(weighted.body, lambda n: to_scalar(loops[n.dim]) if isinstance(n, Index) else n)
+        body = over_loops(weighted.body, loops)
         extents = (self.count, *weighted.extents[:rank], self.chunk)
         return self._generic(inputs, maps, extents, body, "part", combiner="add")
 

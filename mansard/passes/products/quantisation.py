@@ -57,10 +57,13 @@ class Quantisation:
         """Whether a weight with a key and so many elements is stored so, if its readers allow it."""
         return elements >= self.min_elements and not any(fnmatchcase(key, pattern) for pattern in self.keep)
 
-    def stack_bytes(self, shape: Sequence[int], before: int) -> int:
-        """Bytes of a stack of matrices (…, N, K) that takes ``before`` bytes as the model has it."""
-        if self.kind == "float12":
-            return before  # stacks stay as they are
+    @property
+    def stacks(self) -> bool:
+        """Whether stacks of matrices that computed indices choose from are stored so too."""
+        return self.kind != "float12"
+
+    def stack_bytes(self, shape: Sequence[int]) -> int:
+        """Bytes of such a stack (…, N, K)."""
         *rows, depth = shape
         group = self.group(depth)
         groups = -(-depth // group)

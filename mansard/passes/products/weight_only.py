@@ -31,7 +31,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from mansard import dims
-from mansard.analysis.linear import to_scalar
+from mansard.analysis.linear import over_loops
 from mansard.analysis.operands import tidy
 from mansard.dtypes import DType
 from mansard.errors import CompileError
@@ -102,7 +102,7 @@ class _Pass:
             for value in self.graph.constants:
                 if value not in orders and self._eligible(value) and self._is_table(value):
                     orders[value] = False
-        if self.quantisation.kind != "float12":
+        if self.quantisation.stacks:
             orders |= {value: False for value in self.graph.constants if self._is_stack(value)}
         orders = {value: order for value, order in orders.items() if self._follow(value, products)}
         if not orders:
@@ -368,12 +368,11 @@ def _divided(op: Generic, dim: int, size: int) -> Generic:
     """An op with a loop divided in two, of which the inner one has ``size`` iterations."""
     loops = [Linear.dim(d if d <= dim else d + 1) for d in range(len(op.extents))]
     loops[dim] = Linear.dim(dim, size).plus(Linear.dim(dim + 1))
-    body = rewrite(op.body, lambda n: to_scalar(loops[n.dim]) if isinstance(n, Index) else n)
     maps = tuple(m.compose(loops) if m is not None else None for m in op.maps)
     depth = op.extents[dim]
     assert isinstance(depth, int)
     extents = (*op.extents[:dim], depth // size, size, *op.extents[dim + 1 :])
-    return replace(op, extents=extents, maps=maps, body=body)
+    return replace(op, extents=extents, maps=maps, body=over_loops(op.body, loops))
 
 
 def _scalar(index: Linear) -> Scalar:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 
 from mansard import dims
 from mansard.errors import ArtifactError
@@ -192,12 +191,11 @@ class Recorder:
         if slot not in store.members:
             raise ArtifactError(f"{step.label}: value {binding.value} belongs to another device")
         begin = dims.evaluate(self._layout.offset_of.get(binding.value, 0), self._symbols)
-        size = self._bytes[binding.value] - offset
-        return replace(self._reference(slot, store, begin + offset, size), transient=store in self._transient)
+        return self._reference(slot, store, begin + offset, self._bytes[binding.value] - offset)
 
     def _reference(self, slot: int, store: Store, offset: int = 0, size: int | None = None) -> BufferRef:
         buffer, start = self._place(store, slot)
-        return BufferRef(buffer, start + offset, size)
+        return BufferRef(buffer, start + offset, size, store in self._transient)
 
     def _copy(self, slot: int, copy: StoreCopy) -> list[Command]:
         if self._bytes[copy.value.id] == 0:

@@ -117,15 +117,15 @@ def group(commands: Sequence[Command], blocks: int) -> list[Command | Persistent
     for number, command in enumerate(commands):
         taken = body_of(command, blocks, slots) is not None
         if not taken and not (pending and isinstance(command, BarrierCommand)):
-            items += _joined(pending, commands[number:], blocks, slots)
+            items += _joined(pending, commands, number, blocks, slots)
             pending = []
             items.append(command)
             continue
         if _reads_results(command, pending):
-            items += _joined(pending, commands[number:], blocks, slots)
+            items += _joined(pending, commands, number, blocks, slots)
             pending = []
         pending.append(command)
-    return _apart(items + _joined(pending, (), blocks, slots))
+    return _apart(items + _joined(pending, commands, len(commands), blocks, slots))
 
 
 def _apart(items: Sequence[Command | PersistentRun]) -> list[Command | PersistentRun]:
@@ -202,10 +202,10 @@ def _body(command: Command) -> Body | None:
 
 
 def _joined(
-    pending: list[Command], later: Sequence[Command], blocks: int, slots: Slots
+    pending: list[Command], commands: Sequence[Command], end: int, blocks: int, slots: Slots
 ) -> list[Command | PersistentRun]:
     """Dispatches and barriers as a run, and the barrier behind the last dispatch; as they are where no run is
-    worth it. ``later`` are the commands behind them."""
+    worth it. They are the last of ``commands`` before the number ``end``."""
     places = [i for i, command in enumerate(pending) if isinstance(command, DispatchCommand)]
     dispatches: list[tuple[DispatchCommand, Body]] = []
     waits = []
@@ -216,7 +216,8 @@ def _joined(
         waits.append(following - place > 1)
     if len(dispatches) < MIN_DISPATCHES or all(body.stream is None for _, body in dispatches):
         return list(pending)
-    exchanges = plan(dispatches, waits, [bytes_of(ref) for command in later for ref in _references(command)])
+    later = [bytes_of(ref) for command in commands[end:] for ref in _references(command)]
+    exchanges = plan(dispatches, waits, later)
     both = zip(dispatches, exchanges.waits, strict=True)
     parts = tuple(PersistentDispatch(*dispatch, wait) for dispatch, wait in both)
     shares = [_share(part, emptied) for part, emptied in zip(parts, exchanges.emptied, strict=True)]
