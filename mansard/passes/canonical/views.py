@@ -21,13 +21,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mansard import dims
-from mansard.analysis.linear import delinearize, to_scalar
+from mansard.analysis.linear import delinearize, over_loops
 from mansard.analysis.loops import linearize
 from mansard.analysis.operands import copied, is_copy, renamed
 from mansard.ir.graph import Graph
 from mansard.ir.interpreter.graph import load
 from mansard.ir.ops import Concat, Generic, Op, Pad, Reshape, Slice
-from mansard.ir.scalar import Index, Scalar, rewrite
 from mansard.ir.types import Constant, Linear, Value
 
 
@@ -128,7 +127,4 @@ def _reshaped_generic(op: Generic, reshape: Reshape) -> Generic | None:
     if indices is None:
         return None
 
-    def leaf(node: Scalar) -> Scalar:
-        return to_scalar(indices[node.dim]) if isinstance(node, Index) else node
-
-    return replace(op, outputs=reshape.outputs, extents=extents, body=rewrite(op.body, leaf))
+    return replace(op, outputs=reshape.outputs, extents=extents, body=over_loops(op.body, indices))

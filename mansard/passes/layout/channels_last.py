@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from mansard import dims
-from mansard.analysis.linear import to_scalar
+from mansard.analysis.linear import over_loops
 from mansard.dims import DimLike
 from mansard.ir.dispatch import is_contraction
 from mansard.ir.graph import Graph, fresh_name
@@ -327,13 +327,10 @@ def reordered(op: Generic, order: Sequence[int], out: Value) -> Generic:
     place = {old: new for new, old in enumerate(order)}
     over = [Linear.dim(place[d]) for d in range(len(op.extents))]
 
-    def leaf(node: Scalar) -> Scalar:
-        return to_scalar(over[node.dim]) if isinstance(node, Index) else node
-
     return replace(
         op,
         outputs=(out,),
         extents=tuple(op.extents[d] for d in order),
         maps=tuple(m.compose(over) if m is not None else None for m in op.maps),
-        body=rewrite(op.body, leaf),
+        body=over_loops(op.body, over),
     )

@@ -24,14 +24,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mansard import dims
-from mansard.analysis.linear import to_scalar
+from mansard.analysis.linear import over_loops
 from mansard.analysis.loops import refine
 from mansard.analysis.operands import copied, is_copy
 from mansard.dims import DimLike
 from mansard.ir.dispatch import is_contraction
 from mansard.ir.graph import Graph, fresh_name
 from mansard.ir.ops import Generic, Op, Reshape
-from mansard.ir.scalar import Gather, Index, Scalar, rewrite, walk
+from mansard.ir.scalar import Gather, walk
 from mansard.ir.types import IndexMap, Linear, TensorType, Value
 from mansard.passes.layout.split_loops import groups
 
@@ -158,7 +158,7 @@ class _Permuter:
             outputs=(out,),
             extents=(*order.shape, *op.extents[op.rank :]),
             maps=tuple(self._map(v, m, old_dims, count) for v, m in zip(op.inputs, op.maps, strict=True)),
-            body=_substituted(op.body, old_dims),
+            body=over_loops(op.body, old_dims),
         )
         if copy is None or out is copy.output:
             return [new]
@@ -179,13 +179,6 @@ class _Permuter:
         if value in self.moved:
             return IndexMap.identity(count)
         return index_map.compose(old_dims) if index_map is not None else None
-
-
-def _substituted(body: Scalar, old_dims: Sequence[Linear]) -> Scalar:
-    def leaf(node: Scalar) -> Scalar:
-        return to_scalar(old_dims[node.dim]) if isinstance(node, Index) else node
-
-    return rewrite(body, leaf)
 
 
 def _order(producer: Generic, copy: Generic) -> _Order | None:

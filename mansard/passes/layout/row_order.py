@@ -24,14 +24,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from mansard import dims
-from mansard.analysis.linear import to_scalar
+from mansard.analysis.linear import over_loops
 from mansard.analysis.loops import delinearize, linearize, permutation_order
 from mansard.analysis.operands import is_light
 from mansard.dims import DimLike
 from mansard.ir.dispatch import is_contraction
 from mansard.ir.graph import Graph, fresh_name
 from mansard.ir.ops import Generic, Op, Reshape
-from mansard.ir.scalar import Index, Scalar, rewrite
 from mansard.ir.types import IndexMap, Linear, TensorType, Value
 from mansard.passes.canonical.dce import eliminate_dead
 
@@ -198,7 +197,7 @@ class _Row:
                 fresh_name(self.rows.taken, op.output.name), TensorType(self.op.extents, op.output.type.dtype)
             )
             new = self._over(op, link.place)
-            body = _substituted(op.body, link.place)
+            body = over_loops(op.body, link.place.results)
             self.ops.append(replace(new, outputs=(out,), extents=self.op.extents, body=body))
             self.new[value] = out
         return [*self.ops, self._over(self.op, IndexMap.identity(len(self.op.extents)))]
@@ -213,10 +212,3 @@ class _Row:
             inputs.append(self.new[value] if moved else value)
             maps.append(IndexMap.identity(len(self.op.extents)) if moved else reads)
         return replace(op, inputs=tuple(inputs), maps=tuple(maps))
-
-
-def _substituted(body: Scalar, place: IndexMap) -> Scalar:
-    def leaf(node: Scalar) -> Scalar:
-        return to_scalar(place.results[node.dim]) if isinstance(node, Index) else node
-
-    return rewrite(body, leaf)

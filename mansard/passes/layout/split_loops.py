@@ -19,13 +19,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from mansard import dims
-from mansard.analysis.linear import to_scalar
+from mansard.analysis.linear import over_loops
 from mansard.analysis.loops import refine
 from mansard.analysis.operands import is_copy
 from mansard.dims import DimLike
 from mansard.ir.graph import Graph, fresh_name
 from mansard.ir.ops import Generic, Op, Reshape
-from mansard.ir.scalar import Index, Scalar, rewrite
 from mansard.ir.types import IndexMap, Linear, TensorType, Value
 from mansard.passes.canonical.copies import source_of
 
@@ -123,9 +122,6 @@ def split_op(op: Generic, splits: Splits, taken: set[str]) -> list[Op]:
         loops.append(index)
         rank += len(parts) if loop < op.rank else 0
 
-    def leaf(node: Scalar) -> Scalar:
-        return to_scalar(loops[node.dim]) if isinstance(node, Index) else node
-
     shape = tuple(extents[:rank])
     result = op.output
     if shape != result.type.shape:
@@ -135,7 +131,7 @@ def split_op(op: Generic, splits: Splits, taken: set[str]) -> list[Op]:
         outputs=(result,),
         extents=tuple(extents),
         maps=tuple(m.compose(loops) if m is not None else None for m in op.maps),
-        body=rewrite(op.body, leaf),
+        body=over_loops(op.body, loops),
     )
     if result is op.output:
         return [new]

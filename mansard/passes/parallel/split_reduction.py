@@ -19,7 +19,7 @@ import math
 from collections.abc import Sequence
 
 from mansard import dims
-from mansard.analysis.linear import to_scalar
+from mansard.analysis.linear import over_loops
 from mansard.dims import DimLike
 from mansard.dtypes import DType
 from mansard.ir.combiners import neutral
@@ -27,7 +27,7 @@ from mansard.ir.dispatch import is_contraction
 from mansard.ir.graph import Graph
 from mansard.ir.op_writer import OpWriter
 from mansard.ir.ops import Generic, Op, Scan, Sort
-from mansard.ir.scalar import Apply, Arg, Const, Gather, Index, Scalar, rewrite
+from mansard.ir.scalar import Apply, Arg, Const, Gather, Index, Scalar
 from mansard.ir.types import IndexMap, Linear, Value
 from mansard.passes.parallel import split_sort
 
@@ -115,12 +115,9 @@ class _Splitter(OpWriter):
         loops = [Linear.dim(i if i < op.rank else i + shift) for i in range(len(op.extents))]
         loops[loop] = loops[loop].plus(Linear.dim(op.rank, length) if pieces else Linear((), start))
 
-        def leaf(node: Scalar) -> Scalar:
-            return to_scalar(loops[node.dim]) if isinstance(node, Index) else node
-
         maps = [m.compose(loops) if m is not None else None for m in op.maps]
         return self.generic(
-            op, op.inputs, maps, extents, rewrite(op.body, leaf), rank=rank, combiner=combiner
+            op, op.inputs, maps, extents, over_loops(op.body, loops), rank=rank, combiner=combiner
         )
 
     def _extreme(self, op: Generic, pieces: int, length: int, rest: int) -> None:

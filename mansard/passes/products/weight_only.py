@@ -31,8 +31,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from mansard import dims
-from mansard.analysis.linear import over_loops
 from mansard.analysis.operands import tidy
+from mansard.dims import DimLike
 from mansard.dtypes import DType
 from mansard.errors import CompileError
 from mansard.hal.float12 import to_float12
@@ -47,6 +47,7 @@ from mansard.ir.quantised_weight import GroupFactor, QuantisedWeight
 from mansard.ir.scalar import Apply, Arg, Cast, Const, DimValue, Gather, Index, Scalar, rewrite, walk
 from mansard.ir.types import Constant, IndexMap, Linear, TensorType, Value
 from mansard.passes.canonical.simplify import simplify_op
+from mansard.passes.layout.split_loops import split_op
 from mansard.passes.products.activations import FEW_ROWS, Activations
 from mansard.passes.products.quantisation import Quantisation
 from mansard.passes.products.quantiser import CODES, Array, quantise
@@ -351,28 +352,19 @@ def _lookup(op: Generic, stored: Mapping[Value, Stored], orders: Mapping[Value, 
 def _at_groups(op: Generic, stored: Mapping[Value, Stored]) -> Generic:
     """An op whose sum over the rows of a stack of matrices runs over groups and the elements of one, so that
     these share what is read for a group; the same op where the stacks have no groups, or it reads none."""
-    sizes: dict[int, int] = {}
+    splits: dict[int, tuple[DimLike, ...]] = {}
     for node in walk(op.body):
         if isinstance(node, Gather) and (value := op.inputs[node.operand]).type.rank > 2 and value in stored:
             weight, k = stored[value], node.indices[-1]
             assert isinstance(weight, QuantisedWeight) and isinstance(k, Index)
-            sizes[k.dim] = weight.scales[0].size
-    for dim, size in sorted(sizes.items(), reverse=True):
-        depth = op.extents[dim]
-        if isinstance(depth, int) and depth > size and depth % size == 0:
-            op = _divided(op, dim, size)
-    return op
-
-
-def _divided(op: Generic, dim: int, size: int) -> Generic:
-    """An op with a loop divided in two, of which the inner one has ``size`` iterations."""
-    loops = [Linear.dim(d if d <= dim else d + 1) for d in range(len(op.extents))]
-    loops[dim] = Linear.dim(dim, size).plus(Linear.dim(dim + 1))
-    maps = tuple(m.compose(loops) if m is not None else None for m in op.maps)
-    depth = op.extents[dim]
-    assert isinstance(depth, int)
-    extents = (*op.extents[:dim], depth // size, size, *op.extents[dim + 1 :])
-    return replace(op, extents=extents, maps=maps, body=over_loops(op.body, loops))
+            depth, size = op.extents[k.dim], weight.scales[0].size
+            if isinstance(depth, int) and depth > size and depth % size == 0:
+                splits[k.dim] = (depth // size, size)
+    if not splits:
+        return op
+    (divided,) = split_op(op, splits, set())  # of reduced loops, so that the result keeps its shape
+    assert isinstance(divided, Generic)
+    return divided
 
 
 def _scalar(index: Linear) -> Scalar:
