@@ -26,6 +26,16 @@ from benchmarks.kernels.decode_gpu import MODELS
 from benchmarks.models.random_checkpoint import write_checkpoint
 
 ROUNDS = 5
+CONFIGS = {
+    **MODELS,
+    "qwen3-30b-a3b": {
+        "model_type": "qwen3_moe", "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 48,
+        "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128, "vocab_size": 151936,
+        "rms_norm_eps": 1e-6, "rope_theta": 1e6, "max_position_embeddings": 40960, "hidden_act": "silu",
+        "tie_word_embeddings": False, "attention_bias": False, "moe_intermediate_size": 768, "num_experts": 128,
+        "num_experts_per_tok": 8, "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [],
+    },
+}  # fmt: skip
 
 
 def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
@@ -120,7 +130,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="vulkan")
-    parser.add_argument("--model", default="qwen3-0.6b", choices=MODELS)
+    parser.add_argument("--model", default="qwen3-0.6b", choices=CONFIGS)
     parser.add_argument("--context", type=int, default=1024)
     parser.add_argument("--prompt", type=lambda text: [int(n) for n in text.split(",")], default=[128, 2048])
     parser.add_argument("--tokens", type=int, default=64)
@@ -130,7 +140,7 @@ def main() -> None:
     parser.add_argument("--peer", action="store_true")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    config = dict(MODELS[options.model])
+    config = dict(CONFIGS[options.model])
     if options.layers:
         config["num_hidden_layers"] = options.layers
     with tempfile.TemporaryDirectory() as folder:

@@ -13,8 +13,9 @@ from mansard.analysis.byte_rounding import ByteRounding, byte_rounding
 from mansard.analysis.linear import within
 from mansard.codegen import math
 from mansard.codegen.half_bytes import half_byte
+from mansard.codegen.index_masks import masked_within, page_split
 from mansard.codegen.kernel import Binding, KernelBuilder, KValue, SharedMemory
-from mansard.codegen.loop_nest import Nest, Root
+from mansard.codegen.loop_nest import ComputedPlace, Nest, Root
 from mansard.codegen.positions import Params, Positions
 from mansard.dims import DimLike
 from mansard.dtypes import DType
@@ -70,6 +71,8 @@ class Evaluator(Positions):
         self.binding_of: dict[Value, int] = {}
         for i, value in enumerate(nest.buffers):
             self.binding_of.setdefault(value, i)
+        self._gathers = False
+        """Whether something was provided for gathers."""
         self.inside = False
         """Set by a schedule that visits only points at which padded reads stay inside."""
         self.held: dict[Value, SharedMemory] = {}
@@ -99,6 +102,11 @@ class Evaluator(Positions):
     def provide(self, value: Value, address: Linear, data: KValue) -> None:
         """Within this scope a read of ``value`` at ``address`` (at the bound loops) gives ``data``."""
         self._cache[value, self.place(address)] = data
+
+    def provide_gathered(self, at: ComputedPlace, data: KValue) -> None:
+        """The same for what an op reads at a computed place."""
+        self._gathers = True
+        self._cache[self.gather_key(at.op, at.node, at.index)] = data
 
     def load(self, value: Value, address: Linear) -> KValue:
         """Read a buffer; a vector when the address varies along the vector loop."""
@@ -409,6 +417,8 @@ class Evaluator(Positions):
     ) -> KValue:
         """A read at computed indices, each clamped into the operand unless it is known to be inside."""
         b, buffer = self.b, self.nest.buffer(op.inputs[node.operand])
+        if self._gathers and (known := self._cache.get(self.gather_key(op, node, index))) is not None:
+            return known
         inside, computed, step = self._gather_place(op, node, index, done)
         memory = b.bindings[self.binding_of[buffer]]
         if buffer.type.dtype.bits < 8:
@@ -436,7 +446,7 @@ class Evaluator(Positions):
                 inside = inside.plus(linear.compose(index))
                 continue
             position = done[id(scalar)]
-            if not _masked_within(scalar, extent):
+            if not masked_within(scalar, extent):
                 low = b.const(0, DType.I64)
                 high = b.cast(self.dim(dims.add(extent, -1)), DType.I64)
                 position = b.binary("max", b.binary("min", position, high), low)
@@ -456,16 +466,21 @@ class Evaluator(Positions):
         ]
         return all(isinstance(end, int) and isinstance(extent, int) and 0 <= end < extent for end in ends)
 
-    def gathered(self, root: Root, node: Gather) -> KValue:
-        """The computed part of the place that a gather reads (`Nest.gather_place`), at the bound loops."""
-        affine, extents = Affine(root.op.extents), root.op.inputs[node.operand].type.shape
+    def gathered(self, op: Generic, node: Gather, index: Sequence[Linear]) -> KValue:
+        """The computed part of the place that a gather reads (`Nest.computed_place`), at the bound loops."""
+        affine, extents = Affine(op.extents), op.inputs[node.operand].type.shape
         done: dict[int, KValue] = {}
         for scalar, extent in zip(node.indices, extents, strict=True):
             linear = affine.linear(scalar)
-            if linear is None or not within(linear, root.op.extents, extent):
+            if linear is None or not within(linear, op.extents, extent):
                 for child in walk(scalar):
-                    done[id(child)] = self._node(root.op, child, root.index, done)
-        return self._gather_place(root.op, node, root.index, done)[1]
+                    done[id(child)] = self._node(op, child, index, done)
+        return self._gather_place(op, node, index, done)[1]
+
+    def gather_key(self, op: Generic, node: Gather, index: Sequence[Linear]) -> tuple[object, ...]:
+        """What a gather reads at the bound loops, by their values."""
+        at = self.nest.computed_place(op, node, index)
+        return id(node), self.place(at.affine), *(self.place(x) for x in at.positions)
 
     def part(self, root: Root, node: Scalar) -> KValue:
         """One subtree of a root's body at the bound loops."""
@@ -473,22 +488,3 @@ class Evaluator(Positions):
         for child in walk(node):
             done[id(child)] = self._node(root.op, child, root.index, done)
         return done[id(node)]
-
-
-def page_split(node: Scalar) -> tuple[int, int] | None:
-    """The dim and the size of pages, a power of two, of a node that is the page ``index >> shift`` of an
-    index or its place in the page, ``index & (size - 1)``; else None."""
-    if not (isinstance(node, Apply) and node.op in ("shr", "and")):
-        return None
-    index, literal = node.args
-    if not (isinstance(index, Index) and isinstance(literal, Const)):
-        return None
-    size = 1 << int(literal.value) if node.op == "shr" else int(literal.value) + 1
-    return (index.dim, size) if size > 1 and size & (size - 1) == 0 else None
-
-
-def _masked_within(node: Scalar, extent: DimLike) -> bool:
-    """Whether an index is masked by a literal that is below an extent."""
-    if not (isinstance(node, Apply) and node.op == "and" and isinstance(node.args[1], Const)):
-        return False
-    return 0 <= int(node.args[1].value) < dims.bounds(extent)[0]

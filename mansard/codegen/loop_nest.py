@@ -8,7 +8,7 @@ the loops, because buffers are dense: reshapes cost nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mansard import dims
 from mansard.analysis.affine import Affine
@@ -46,6 +46,21 @@ Guard = tuple[Linear, DimLike]
 
 
 @dataclass(frozen=True)
+class ComputedPlace:
+    """Where an op reads a buffer by `Gather`, at an index over the loops: an affine part and a computed
+    one."""
+
+    op: Generic
+    node: Gather
+    index: tuple[Linear, ...]
+    affine: Linear
+    positions: tuple[Linear, ...]
+    """From which the computed part is."""
+    step: DimLike
+    """What divides the computed part."""
+
+
+@dataclass(frozen=True)
 class Read:
     """A read of a buffer at a flat ``address``, or at a computed place (None).
 
@@ -58,6 +73,7 @@ class Read:
     steps: Linear | None = None
     """At a computed place: how the place moves with each loop, as far as indices are affine; what computes an
     index moves it by one."""
+    computed: ComputedPlace | None = field(default=None, compare=False)
 
     @property
     def strides(self) -> Linear | None:
@@ -248,8 +264,8 @@ class Nest:
                 guards = self.guards(op, node.index, index)
                 self._collect_value(op.inputs[node.index], where, guards, reads, seen)
             elif isinstance(node, Gather):
-                steps = self._gather_steps(op, node, index)
-                reads.append(Read(self.buffer(op.inputs[node.operand]), None, (), steps))
+                steps, place = self._gather_steps(op, node, index), self.computed_place(op, node, index)
+                reads.append(Read(self.buffer(op.inputs[node.operand]), None, (), steps, place))
 
     def _gather_steps(self, op: Generic, node: Gather, index: Sequence[Linear]) -> Linear:
         """The place of a gather over the loops, with one for each loop that a computed index depends on."""
@@ -263,17 +279,17 @@ class Nest:
                 total = total.plus(Linear.dim(loop))
         return total
 
-    def gather_place(self, op: Generic, node: Gather, index: Sequence[Linear]) -> tuple[Linear, list[Linear]]:
-        """The affine part of the place that a gather reads, without the indices that are computed; and the
-        positions from which those are."""
-        total, computed = Linear(), []
+    def computed_place(self, op: Generic, node: Gather, index: Sequence[Linear]) -> ComputedPlace:
+        """The place that a gather reads."""
+        total, computed = Linear(), list[Linear]()
+        step: DimLike = 0
         for extent, linear, used in self._gather_indices(op, node, index):
-            total = total.scaled(extent)
+            total, step = total.scaled(extent), dims.mul(step, extent)
             if linear is not None:
                 total = total.plus(linear)
             else:
-                computed += used
-        return total, computed
+                computed, step = [*computed, *used], 1
+        return ComputedPlace(op, node, tuple(index), total, tuple(computed), step)
 
     def _gather_indices(
         self, op: Generic, node: Gather, index: Sequence[Linear]

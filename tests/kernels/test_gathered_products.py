@@ -9,6 +9,7 @@ from support.kernels.pairs import pairs
 from mansard.codegen.loop_nest import Nest
 from mansard.codegen.schedules.common.contraction import analyse
 from mansard.codegen.schedules.gpu.gemv.form import analyse as gemv_form
+from mansard.codegen.schedules.gpu.gemv.form import computed_chunk, max_load_elements
 from mansard.dtypes import DType
 from mansard.ir import GraphBuilder, IndexMap
 from mansard.ir.scalar import Apply, Arg, Cast, Const, Gather, Index
@@ -20,6 +21,10 @@ RNG = np.random.default_rng(0)
 
 def wide(x):
     return x if x.dtype is F32 else Cast(x, F32)
+
+
+def numbers(dtype, *shape):
+    return (RNG.standard_normal(shape, np.float32) * (20 if dtype is DType.I8 else 1)).astype(dtype.numpy)
 
 
 def graph(rows, dtype, parts=1):
@@ -34,14 +39,14 @@ def graph(rows, dtype, parts=1):
     extents = (groups, rows, COLUMNS, parts, DEPTH)
     y = b.generic((x, chosen, stack), maps, extents, body, reduced=2, combiner="add")
     inputs = [
-        RNG.standard_normal((groups, rows, parts, DEPTH), np.float32).astype(dtype.numpy),
+        numbers(dtype, groups, rows, parts, DEPTH),
         RNG.integers(-1, COUNT + 1, (groups, parts)),  # indices are clamped
-        RNG.standard_normal((COUNT, COLUMNS, DEPTH), np.float32).astype(dtype.numpy),
+        numbers(dtype, COUNT, COLUMNS, DEPTH),
     ]
     return b.build([y]), inputs
 
 
-@pairs("rows, parts", [(1, 1), (1, 3), (4, 1), (6, 1)], "dtype", [F32, DType.BF16])
+@pairs("rows, parts", [(1, 1), (1, 3), (4, 1), (6, 1)], "dtype", [F32, DType.BF16, DType.I8])
 def test_matrices_of_a_stack(rows, parts, dtype, device):
     check(*graph(rows, dtype, parts), device)
 
@@ -60,6 +65,16 @@ def test_gpus_read_chosen_matrices_as_products_of_one_row_do():
     (dispatch,) = fuse(graph(1, F32)[0]).dispatches
     form = gemv_form(Nest(dispatch))
     assert form is not None and form.along and form.large.value.name == "stack"
+
+
+@pytest.mark.parametrize(("dtype", "elements"), [(F32, 4), (DType.BF16, 8), (DType.I8, 8), (DType.I4, 8)])
+def test_gpus_read_chosen_matrices_in_wide_loads(dtype, elements):
+    """As many elements as a load of 16 bytes has and divide the rows of the matrices."""
+    (dispatch,) = fuse(graph(1, dtype)[0]).dispatches
+    nest = Nest(dispatch)
+    form = gemv_form(nest)
+    assert computed_chunk(nest, form.large, form.inner, max_load_elements(dtype)) == elements
+    assert computed_chunk(nest, form.large, form.column, max_load_elements(dtype)) == 1
 
 
 @pytest.mark.parametrize("dtype", [F32, DType.BF16])

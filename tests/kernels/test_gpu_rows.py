@@ -431,6 +431,18 @@ def test_few_updates_of_short_rows_are_searched_by_every_element(device, combine
         compare(outputs(model, inputs), interpret(graph, inputs))
 
 
+@pairs("width", [1, 3], "combiner", [None, "max"])
+def test_many_updates_of_short_rows(device, combiner, width):
+    b, rows_ = GraphBuilder(), dims.symbol(Dim("rows", 1, 900, typical=400))
+    t, i = b.input("t", (2, rows_, width), F32), b.input("i", (500, 2), DType.I64)
+    graph = b.build([b.scatter(t, i, b.input("u", (500, width), F32), combiner)])
+    with compiled(graph, device) as model:
+        for rows in (1, 256, 700):
+            numbers = np.stack([RNG.integers(-1, 3, 500), RNG.integers(-5, rows + 5, 500)], axis=1)
+            inputs = [random(2, rows, width), numbers, random(500, width)]
+            compare(outputs(model, inputs), interpret(graph, inputs))
+
+
 @pairs("width, unique", [(32, False), (32, True), (2, True), (2, False)], "combiner", [None, "add"])
 def test_scatters_into_states_in_place(device, combiner, width, unique):
     b = GraphBuilder()

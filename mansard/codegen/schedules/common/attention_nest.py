@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from mansard import dims
 from mansard.analysis.attention import FEW_ROWS, AttentionForm, find_attention
 from mansard.analysis.specialise import is_join
-from mansard.codegen.evaluate import page_split
+from mansard.codegen.index_masks import page_split
 from mansard.codegen.kernel import KValue
 from mansard.codegen.loop_nest import Nest, Read, Root
 from mansard.codegen.loop_partition import LoopPiece, partition_loop

@@ -164,7 +164,7 @@ class _Match:
         if not self.chosen:
             return None
         value = self.nest.buffer(self.root.op.inputs[node.operand])
-        return DotFactor(value, self.nest.gather_place(self.root.op, node, self.root.index)[0])
+        return DotFactor(value, self.nest.computed_place(self.root.op, node, self.root.index).affine)
 
 
 def _factors(node: Scalar) -> list[Scalar]:

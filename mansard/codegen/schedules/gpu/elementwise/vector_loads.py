@@ -64,8 +64,7 @@ class VectorLoads:
         self.ev.bind(self.group, start)
         self.ev.vector = None
         for read, elements in self.reads:
-            assert read.address is not None
-            key = (read.value, self.ev.place(read.address))
+            key = self._key(read)
             if key not in self._words:
                 count = self.chunk // min(elements, self.chunk)
                 self._words[key] = [next(blocks) for _ in range(count)]
@@ -94,17 +93,18 @@ class VectorLoads:
         ev.bind(self.group, start, first)
         ev.vector = (self.group[-1], lanes) if lanes > 1 else None
         for read, elements, words in loaded:
-            assert read.address is not None
             numbers = self._numbers(read.value.type.dtype, words, elements, first, lanes)
-            ev.provide(read.value, read.address, numbers)
+            if read.address is not None:
+                ev.provide(read.value, read.address, numbers)
+            else:
+                assert read.computed is not None
+                ev.provide_gathered(read.computed, numbers)
 
     def _fetch(self, read: Read, elements: int) -> list[KValue]:
-        address = read.address
-        assert address is not None
-        key = (read.value, self.ev.place(address))
+        key = self._key(read)
         if key not in self._words:
             b, dtype = self.ev.b, read.value.type.dtype
-            base, _ = self.ev.linear(address)
+            base = self._base(read)
             memory = b.bindings[self.ev.binding_of[read.value]]
             count = min(elements, self.chunk)
             words = count * dtype.bits // WORD_BITS
@@ -118,6 +118,22 @@ class VectorLoads:
                 places = [b.binary("shr", at, b.idx(1)) for at in places]
             self._words[key] = [b.load_words(memory, at, words) for at in places]
         return self._words[key]
+
+    def _key(self, read: Read) -> tuple[object, ...]:
+        """A read at the bound loops, by their values."""
+        if read.address is not None:
+            return read.value, self.ev.place(read.address)
+        at = read.computed
+        assert at is not None
+        return self.ev.gather_key(at.op, at.node, at.index)
+
+    def _base(self, read: Read) -> KValue:
+        """Its first element."""
+        if read.address is not None:
+            return self.ev.linear(read.address)[0]
+        at = read.computed
+        assert at is not None
+        return self.ev.b.add(self.ev.gathered(at.op, at.node, at.index), self.ev.linear(at.affine)[0])
 
     def _numbers(
         self, dtype: DType, words: Sequence[KValue], elements: int, first: int, lanes: int

@@ -87,7 +87,7 @@ def operand(nest: Nest, root: Root, factor: Factor, other: Factor) -> StagedOper
     gather = gather_of(factor.part)
     read = _plain_read(nest, root, factor.part)
     if gather is not None:
-        place, _ = nest.gather_place(root.op, gather, root.index)
+        place = nest.computed_place(root.op, gather, root.index).affine
         read = nest.buffer(root.op.inputs[gather.operand]), place, ()
     if read is not None and read[0].type.dtype is dtype:
         value, address, guards = read
@@ -208,7 +208,7 @@ class MatrixStager:
         """Prepare invocation ``thread`` for the tiles of the rows or columns from ``first`` on."""
         b, operand = self.frame.b, self.operand
         if operand.gather is not None:
-            self.matrix = self.frame.ev.gathered(self.root, operand.gather)
+            self.matrix = self.frame.ev.gathered(self.root.op, operand.gather, self.root.index)
         per, along_side = operand.per_vector, operand.along == "side"
         fast = (self.side if along_side else self.depth) // per
         count = (self.depth if along_side else self.side) * fast

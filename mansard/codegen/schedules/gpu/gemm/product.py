@@ -81,10 +81,10 @@ def analyse_root(nest: Nest, root: Root, *, gathers: bool = False) -> Product | 
             if len(others) + len(found) < len(reads):
                 return None  # some are in other ops
             for gather in found:
-                place, used = nest.gather_place(root.op, gather, root.index)
-                others.append(Read(nest.buffer(root.op.inputs[gather.operand]), place))
-                computed += used
-                uses = [*uses, *used]
+                at = nest.computed_place(root.op, gather, root.index)
+                others.append(Read(nest.buffer(root.op.inputs[gather.operand]), at.affine))
+                computed += at.positions
+                uses = [*uses, *at.positions]
             factors[i] = others, uses
     positions = [_positions(reads, uses) for reads, uses in factors]
     walked = [{loop for p in group for loop, _ in p.terms} for group in positions]

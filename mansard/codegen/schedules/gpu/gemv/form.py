@@ -22,6 +22,7 @@ MAX_ROWS = 8
 """The most rows that share each read of the large operand: with more, the arithmetic is no longer hidden."""
 MIN_DEPTH = 32
 """The minimum number of reduced positions, which are distributed over invocations."""
+WORD_BITS = 32
 MAX_LOAD_BYTES = 16
 """The widest load of one invocation."""
 VECTOR_LOAD_TYPES = frozenset(
@@ -89,8 +90,12 @@ def analyse_root(nest: Nest, root: Root) -> Form | None:
         return None
     others = [a for read, a in reads if read is not large]
     column, along = _column(nest, columns, reduced[-1], address, others)
-    if column is None or (large.address is None and (not along or large.value.type.dtype.bits < 8)):
+    if column is None or (large.address is None and not along):
         return None
+    if large.address is None and large.value.type.dtype.bits < 8:
+        size = max_load_elements(large.value.type.dtype)
+        if large.computed is None or computed_chunk(nest, large, reduced[-1], size) * 4 < WORD_BITS:
+            return None
     rest = tuple(g for g in columns if g is not column)
     return Form(root, large, address, column, tuple(rows), rest, tuple(reduced), along)
 
@@ -137,6 +142,18 @@ def chunk(nest: Nest, address: Linear, group: Group, dtype: DType, max_elements:
     strides = [c for at, c in terms.items() if at not in group and not dims.is_one(nest.extents[at])]
     size, known = max_elements, (nest.total(group), address.offset, *strides)
     while size > 1 and not all(divides(d, size) for d in known):
+        size //= 2
+    return size
+
+
+def computed_chunk(nest: Nest, read: Read, group: Group, max_elements: int) -> int:
+    """`chunk` of a read at a computed place; 1 where that is computed from the loop."""
+    at = read.computed
+    assert at is not None
+    if any(loop in group for position in at.positions for loop, _ in position.terms):
+        return 1
+    size = chunk(nest, at.affine, group, read.value.type.dtype, max_elements)
+    while size > 1 and not divides(at.step, size):
         size //= 2
     return size
 

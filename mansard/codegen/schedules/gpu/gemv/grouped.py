@@ -18,7 +18,8 @@ from mansard.codegen.schedules.common.base import divides
 from mansard.codegen.schedules.common.dequantised import DequantisedProduct, dequantised_product
 from mansard.codegen.schedules.gpu.elementwise.vector_loads import VectorLoads
 from mansard.dtypes import DType
-from mansard.ir.scalar import Arg, Cast, Scalar, walk
+from mansard.ir.scalar import Arg, Cast, Gather, Scalar, walk
+from mansard.ir.types import Value
 
 F32 = DType.F32
 
@@ -41,18 +42,14 @@ class GroupedSums:
     @classmethod
     def of(cls, ev: Evaluator, nest: Nest, root: Root, chunk: int) -> GroupedSums | None:
         """The sums of a product of this form whose chunks are each of one group, otherwise None."""
-        product = dequantised_product(nest, root)
+        product = dequantised_product(nest, root, chosen=True)
         if product is None or product.plain or not divides(nest.total(product.reduced[-1]), chunk):
             return None
         stored = product.codes.value
         for node in walk(root.op.body):
-            if isinstance(node, Cast) and node.dtype is F32 and isinstance(node.arg, Arg):
-                value = nest.locate(
-                    root.op.inputs[node.arg.index],
-                    nest.operand_index(root.op, node.arg.index, root.index),
-                )[0]
-                if value is stored and node.arg.dtype is stored.type.dtype:
-                    return cls(ev, root, product, node)
+            unpacked = isinstance(node, Cast) and node.dtype is F32 and node.arg.dtype is stored.type.dtype
+            if isinstance(node, Cast) and unpacked and _buffer(nest, root, node.arg) is stored:
+                return cls(ev, root, product, node)
         return None
 
     def _is_held(self, node: Scalar) -> bool:
@@ -84,6 +81,14 @@ class GroupedSums:
         for factor in factors[:-1]:
             weighted = b.mul(weighted, factor)
         return b.fma(weighted, factors[-1], chunk.total)
+
+
+def _buffer(nest: Nest, root: Root, node: Scalar) -> Value | None:
+    """What a root's body reads at a node."""
+    if isinstance(node, Arg):
+        index = nest.operand_index(root.op, node.index, root.index)
+        return nest.locate(root.op.inputs[node.index], index)[0]
+    return nest.buffer(root.op.inputs[node.operand]) if isinstance(node, Gather) else None
 
 
 @dataclass(frozen=True)

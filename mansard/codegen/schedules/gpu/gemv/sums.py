@@ -25,6 +25,7 @@ from mansard.codegen.schedules.gpu.gemv.form import (
     Form,
     chunk,
     chunk_of,
+    computed_chunk,
     max_load_elements,
     rows_of,
 )
@@ -96,12 +97,13 @@ class GemvKernel(abc.ABC):
         """Operands with the number of elements of a load along a loop, at most ``size``."""
         reads = []
         for read in self.nest.reads(self.root):
-            if read.address is not None and not read.guards and read.value not in self.ev.held:
-                dtype = read.value.type.dtype
-                vector_loads = chunk(
-                    self.nest, read.address, group, dtype, min(size, max_load_elements(dtype))
-                )
-                reads.append((read, vector_loads))
+            if read.guards or read.value in self.ev.held:
+                continue
+            most = min(size, max_load_elements(read.value.type.dtype))
+            if read.address is not None:
+                reads.append((read, chunk(self.nest, read.address, group, read.value.type.dtype, most)))
+            elif read.computed is not None and read.computed.op is self.root.op:
+                reads.append((read, computed_chunk(self.nest, read, group, most)))
         return reads
 
     def run(self) -> Scheduled:

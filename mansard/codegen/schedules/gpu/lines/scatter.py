@@ -3,8 +3,9 @@
 Updates are applied in order, and later ones win, so the writer of a row must know all of its updates:
 
 * For a new tensor, a workgroup writes a few rows of the target: it scans the indices once for the last update
-  of each, and writes that or the old row. If updates are combined, it writes one row, with all of its updates
-  in order. Of rows of a few elements, each invocation writes an element, if the updates are few.
+  of each, and writes that or the old row; of rows of a few elements it writes many. If updates are combined,
+  it writes one row, with all of its updates in order. Of rows of a few elements, each invocation writes an
+  element, if the updates are few.
 * In place, a workgroup has one update, and skips it if another one is responsible for its row: the last one,
   or, if updates are combined, the first, which then applies all of them in order. An update of a few elements
   has an invocation instead of a workgroup.
@@ -31,6 +32,8 @@ from mansard.ir.types import Value
 
 BLOCK = 16
 """Rows of a new tensor per workgroup."""
+SHORT_BLOCK = 256
+"""The same for rows of a few elements."""
 MIN_SIDE = 8
 """Rows of fewer elements are too short for a workgroup."""
 FEW_UPDATES = 64
@@ -39,7 +42,7 @@ FEW_UPDATES = 64
 
 def applies(dispatch: Dispatch, op: Scatter) -> bool:
     """Whether rows are long enough for a workgroup, or there is work for every invocation."""
-    return bool(dispatch.in_place) or not _is_short(op) or estimate(op.inputs[1].type.shape[0]) <= FEW_UPDATES
+    return bool(dispatch.in_place) or not _is_short(op) or _is_few(op) or op.combiner is None
 
 
 def schedule(
@@ -51,8 +54,8 @@ def schedule(
     work = max(estimate(dims.product(op.inputs[0].type.shape[keys:])), estimate(op.inputs[1].type.shape[0]))
     width = min(power_of_two_below(target.workgroup_invocations), max(32, power_of_two_below(work)))
     if _is_short(op):
-        width = 0
-    return _Rows(Lines(dispatch, target, name, width), op, base).run()
+        width = 0 if _is_single(dispatch, op) else min(width, SHORT_BLOCK)
+    return _Rows(Lines(dispatch, target, name, width), op, base, _is_single(dispatch, op)).run()
 
 
 def _is_short(op: Scatter) -> bool:
@@ -61,8 +64,17 @@ def _is_short(op: Scatter) -> bool:
     return estimate(dims.product(op.inputs[0].type.shape[keys:])) < MIN_SIDE
 
 
+def _is_few(op: Scatter) -> bool:
+    return estimate(op.inputs[1].type.shape[0]) <= FEW_UPDATES
+
+
+def _is_single(dispatch: Dispatch, op: Scatter) -> bool:
+    """Whether each invocation has an update, or an element of a new tensor."""
+    return _is_short(op) and (bool(dispatch.in_place) or _is_few(op))
+
+
 class _Rows:
-    def __init__(self, lines: Lines, op: Scatter, base: Callable[[Value], Value]) -> None:
+    def __init__(self, lines: Lines, op: Scatter, base: Callable[[Value], Value], single: bool) -> None:
         self.lines, self.op, self.b = lines, op, lines.b
         self.target, self.indices, self.updates = (base(v) for v in op.inputs)
         keys = op.inputs[1].type.shape[1]
@@ -73,8 +85,7 @@ class _Rows:
         self.inner = dims.product(self.shape[keys:])
         self.vector_width = next((w for w in (4, 2) if divides(self.inner, w)), 1)
         self.group = CooperativeGroup(self.b, lines.target, lines.width)
-        self.single = _is_short(op)
-        """Whether each invocation has an update of its own, or an element of a new tensor."""
+        self.single = single
 
     def run(self) -> Scheduled:
         if self.single:
@@ -86,8 +97,9 @@ class _Rows:
         total = dims.product(self.shape[: self.keys])
         if self.op.combiner is not None:
             return self.lines.run_workgroups(total, lambda row: self._columns(partial(self._fold, row)))
-        last = self.b.shared(DType.I32, BLOCK)
-        return self.lines.run_workgroups(dims.ceildiv(total, BLOCK), lambda block: self._block(block, last))
+        size = SHORT_BLOCK if _is_short(self.op) else BLOCK
+        last = self.b.shared(DType.I32, size)
+        return self.lines.run_workgroups(dims.ceildiv(total, size), lambda block: self._block(block, last))
 
     def _target_row(self, row: KValue) -> tuple[KValue, KValue]:
         """The target's row of an update, and whether it is in range."""
@@ -127,21 +139,24 @@ class _Rows:
 
     def _block(self, block: KValue, last: SharedMemory) -> None:
         """A few rows of a new tensor; one pass over the indices finds the last update of each."""
-        b, lines, lane = self.b, self.lines, self.group.lane
-        first = b.mul(block, b.idx(BLOCK))
+        b, lines, lane, size = self.b, self.lines, self.group.lane, last.size
+        first = b.mul(block, b.idx(size))
         b.barrier()  # the previous rows have been stored
-        with b.for_(lane, b.idx(BLOCK), b.idx(lines.width)) as loop:
+        with b.for_(lane, b.idx(size), b.idx(lines.width)) as loop:
             b.store(last, loop.index, b.const(-1, DType.I32))
         b.barrier()
         with b.for_(lane, lines.dim(self.rows), b.idx(lines.width), unroll=4) as loop:
             flat, inside = self._target_row(loop.index)
             row = b.sub(flat, first)
-            here = b.binary("and", b.compare("ge", row, b.idx(0)), b.compare("lt", row, b.idx(BLOCK)))
+            here = b.binary("and", b.compare("ge", row, b.idx(0)), b.compare("lt", row, b.idx(size)))
             with b.if_(b.binary("and", inside, here)):
                 b.atomic(last, row, b.cast(loop.index, DType.I32), "max")
         b.barrier()
         total = lines.dim(dims.product(self.shape[: self.keys]))
-        bound = self.b.binary("min", b.add(first, b.idx(BLOCK)), total)
+        bound = self.b.binary("min", b.add(first, b.idx(size)), total)
+        if _is_short(self.op):
+            self._elements(first, bound, last)
+            return
         with b.for_(first, bound) as rows:
             update = b.cast(b.load(last, b.sub(rows.index, first)), b.index)
             known = b.binary("max", update, b.idx(0))
@@ -149,6 +164,19 @@ class _Rows:
                 self._copy(self.updates, known, rows.index)
             with b.if_(b.compare("lt", update, b.idx(0))):
                 self._copy(self.target, rows.index, rows.index)
+
+    def _elements(self, first: KValue, bound: KValue, last: SharedMemory) -> None:
+        """The elements of a few short rows, whose last updates are known."""
+        b, lines, inner = self.b, self.lines, self.lines.dim(self.inner)
+        count = b.mul(b.sub(bound, first), inner)
+        with b.for_(self.group.lane, count, b.idx(lines.width)) as loop:
+            row, column = b.binary("div", loop.index, inner), b.binary("rem", loop.index, inner)
+            update, to = b.cast(b.load(last, row), b.index), self._address(b.add(first, row), column)
+            with b.if_(b.compare("ge", update, b.idx(0))):
+                value = lines.load(self.updates, self._address(b.binary("max", update, b.idx(0)), column))
+                lines.store(self.op.output, to, value)
+            with b.if_(b.compare("lt", update, b.idx(0))):
+                lines.store(self.op.output, to, lines.load(self.target, to))
 
     def _copy(self, source: Value, row: KValue, to: KValue) -> None:
         """Copy a row of the result from the updates or the old target."""
