@@ -106,7 +106,7 @@ class Evaluator(Positions):
     def provide_gathered(self, at: ComputedPlace, data: KValue) -> None:
         """The same for what an op reads at a computed place."""
         self._gathers = True
-        self._cache[self.gather_key(at.op, at.node, at.index)] = data
+        self._cache[self.gather_key(at)] = data
 
     def load(self, value: Value, address: Linear) -> KValue:
         """Read a buffer; a vector when the address varies along the vector loop."""
@@ -417,8 +417,10 @@ class Evaluator(Positions):
     ) -> KValue:
         """A read at computed indices, each clamped into the operand unless it is known to be inside."""
         b, buffer = self.b, self.nest.buffer(op.inputs[node.operand])
-        if self._gathers and (known := self._cache.get(self.gather_key(op, node, index))) is not None:
-            return known
+        if self._gathers:
+            known = self._cache.get(self.gather_key(self.nest.computed_place(op, node, index)))
+            if known is not None:
+                return known
         inside, computed, step = self._gather_place(op, node, index, done)
         memory = b.bindings[self.binding_of[buffer]]
         if buffer.type.dtype.bits < 8:
@@ -477,10 +479,9 @@ class Evaluator(Positions):
                     done[id(child)] = self._node(op, child, index, done)
         return self._gather_place(op, node, index, done)[1]
 
-    def gather_key(self, op: Generic, node: Gather, index: Sequence[Linear]) -> tuple[object, ...]:
+    def gather_key(self, at: ComputedPlace) -> tuple[object, ...]:
         """What a gather reads at the bound loops, by their values."""
-        at = self.nest.computed_place(op, node, index)
-        return id(node), self.place(at.affine), *(self.place(x) for x in at.positions)
+        return id(at.node), self.place(at.affine), *(self.place(x) for x in at.positions)
 
     def part(self, root: Root, node: Scalar) -> KValue:
         """One subtree of a root's body at the bound loops."""

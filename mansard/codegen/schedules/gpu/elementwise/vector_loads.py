@@ -123,9 +123,8 @@ class VectorLoads:
         """A read at the bound loops, by their values."""
         if read.address is not None:
             return read.value, self.ev.place(read.address)
-        at = read.computed
-        assert at is not None
-        return self.ev.gather_key(at.op, at.node, at.index)
+        assert read.computed is not None
+        return self.ev.gather_key(read.computed)
 
     def _base(self, read: Read) -> KValue:
         """Its first element."""

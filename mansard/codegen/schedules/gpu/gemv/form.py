@@ -14,6 +14,7 @@ from mansard.codegen.loop_nest import Nest, Read, Root
 from mansard.codegen.schedules.common import contraction
 from mansard.codegen.schedules.common.base import divides, estimate
 from mansard.codegen.schedules.common.contraction import Group
+from mansard.codegen.schedules.gpu.elementwise.vector_loads import WORD_BITS
 from mansard.dtypes import DType
 from mansard.ir.dispatch import is_contraction
 from mansard.ir.types import Linear
@@ -22,7 +23,6 @@ MAX_ROWS = 8
 """The most rows that share each read of the large operand: with more, the arithmetic is no longer hidden."""
 MIN_DEPTH = 32
 """The minimum number of reduced positions, which are distributed over invocations."""
-WORD_BITS = 32
 MAX_LOAD_BYTES = 16
 """The widest load of one invocation."""
 VECTOR_LOAD_TYPES = frozenset(
