@@ -26,8 +26,9 @@ _BINARY = {
     "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater,
     "ge": np.greater_equal,
 }  # fmt: skip
+_ATOMIC = {"add": np.add, "max": np.maximum, "min": np.minimum}
 _COMBINED = {"add": np.sum, "max": np.max, "min": np.min}
-_UNARY = {"neg": np.negative, "abs": np.abs, "sqrt": np.sqrt, "exp2_native": np.exp2}
+_UNARY = {"neg": np.negative, "abs": np.abs, "not": np.invert, "sqrt": np.sqrt, "exp2_native": np.exp2}
 Array = np.ndarray[Any, Any]
 
 
@@ -116,7 +117,7 @@ class _Workgroup:
         return np.where(whole[:, None, None], new, old)
 
     def inst(self, inst: Inst, mask: Array) -> None:
-        if inst.op in ("store", "store_lane", "matrix_store"):
+        if inst.op in ("store", "store_lane", "matrix_store", "atomic"):
             self.write(inst, mask)
         elif inst.op == "stream_next":
             self.turns[self.whole(mask)] += 1
@@ -316,7 +317,10 @@ class _Workgroup:
             value = self.arg(inst, 1)
             at = self.spread(index, value.shape[1])[mask]
             assert ((at >= 0) & (at < len(target))).all(), "store outside a buffer"
-            target.reshape(-1)[at] = value[mask]
+            if inst.op == "atomic":
+                _ATOMIC[inst.attrs["combiner"]].at(target.reshape(-1), at, value[mask])
+            else:
+                target.reshape(-1)[at] = value[mask]
 
     def spread(self, index: Array, lanes: int) -> Array:
         return index if index.shape[1] > 1 else index + np.arange(lanes)[None]

@@ -18,6 +18,7 @@ from mansard import dims
 from mansard.codegen.evaluate import register_dtype
 from mansard.codegen.kernel import KValue
 from mansard.codegen.kernel_target import KernelTarget
+from mansard.codegen.nvptx.target import FEATURE as PTX_FEATURE
 from mansard.codegen.schedules.common.base import Scheduled, power_of_two_below
 from mansard.codegen.schedules.common.lines import Lines, line_base
 from mansard.codegen.schedules.cpu.topk import precedes
@@ -50,6 +51,8 @@ def schedule(
 ) -> Scheduled:
     """The kernel of a sort; a workgroup sorts one line and stores the requested first entries."""
     size = network_size(op)
+    if PTX_FEATURE in target.features:  # persistent kernels have workgroups of whole subgroups
+        size = max(size, 2 * target.subgroup[0])
     width = max(2, min(power_of_two_below(target.workgroup_invocations), size // 2))
     dtype = register_dtype(op.inputs[0].type.dtype)
     alone = dtype is DType.I64 and op.outputs[1] not in dispatch.outputs
