@@ -40,7 +40,7 @@ def schedule(dispatch: Dispatch, target: KernelTarget, name: str) -> Scheduled:
             return gpu_sort.schedule(dispatch, target, name, op, base)
         if isinstance(op, Scan) and gpu_scan.applies(op):
             return gpu_scan.schedule(dispatch, target, name, op, base)
-        if isinstance(op, Scatter) and gpu_scatter.applies(dispatch, op):
+        if isinstance(op, Scatter) and gpu_scatter.applies(dispatch, op, target):
             return gpu_scatter.schedule(dispatch, target, name, op, base)
     lines = Lines(dispatch, target, name)
     if isinstance(op, Sort) and not target.is_gpu and topk.applies(op):

@@ -5,7 +5,7 @@ Updates are applied in order, and later ones win, so the writer of a row must kn
 * For a new tensor, a workgroup writes a few rows of the target: it scans the indices once for the last update
   of each, and writes that or the old row; of rows of a few elements it writes many. If updates are combined,
   it writes one row, with all of its updates in order. Of rows of a few elements, each invocation writes an
-  element, if the updates are few.
+  element, which searches all updates: if they are few, or elements are.
 * In place, a workgroup has one update, and skips it if another one is responsible for its row: the last one,
   or, if updates are combined, the first, which then applies all of them in order. An update of a few elements
   has an invocation instead of a workgroup.
@@ -37,12 +37,17 @@ SHORT_BLOCK = 256
 MIN_SIDE = 8
 """Rows of fewer elements are too short for a workgroup."""
 FEW_UPDATES = 64
-"""The most updates that every element of a new tensor of short rows searches."""
+"""The most updates that every element of a new tensor of short rows searches, of however many elements."""
+WAVES = 4
+"""How many elements an invocation may have where updates are more. One that applied all of them alone would
+wait for memory with each (H200: 0.1 us)."""
 
 
-def applies(dispatch: Dispatch, op: Scatter) -> bool:
+def applies(dispatch: Dispatch, op: Scatter, target: KernelTarget) -> bool:
     """Whether rows are long enough for a workgroup, or there is work for every invocation."""
-    return bool(dispatch.in_place) or not _is_short(op) or _is_few(op) or op.combiner is None
+    if dispatch.in_place or not _is_short(op) or _is_few(op) or op.combiner is None:
+        return True
+    return estimate(op.inputs[0].type.elements) <= WAVES * target.resident_invocations
 
 
 def schedule(
@@ -70,7 +75,7 @@ def _is_few(op: Scatter) -> bool:
 
 def _is_single(dispatch: Dispatch, op: Scatter) -> bool:
     """Whether each invocation has an update, or an element of a new tensor."""
-    return _is_short(op) and (bool(dispatch.in_place) or _is_few(op))
+    return _is_short(op) and (bool(dispatch.in_place) or _is_few(op) or op.combiner is not None)
 
 
 class _Rows:
@@ -228,7 +233,7 @@ class _Rows:
         b, lines, combiner = self.b, self.lines, self.op.combiner
         old = self.op.output if self.target in lines.in_place else self.target
         start = lines.load(old, self._address(row, column))
-        with b.for_(first or b.idx(0), lines.dim(self.rows), inits=[start]) as loop:
+        with b.for_(first or b.idx(0), lines.dim(self.rows), inits=[start], unroll=4) as loop:
             flat, inside = self._target_row(loop.index)
             update = lines.load(self.updates, self._address(loop.index, column))
             after = update if combiner is None else b.binary(combiner, loop.carried[0], update)
