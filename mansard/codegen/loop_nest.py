@@ -8,7 +8,7 @@ the loops, because buffers are dense: reshapes cost nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from mansard import dims
 from mansard.analysis.affine import Affine
@@ -58,6 +58,9 @@ class ComputedPlace:
     """From which the computed part is."""
     step: DimLike
     """What divides the computed part."""
+    strides: Linear
+    """How the place moves with each loop, as far as indices are affine; what computes an index moves it by
+    one."""
 
 
 @dataclass(frozen=True)
@@ -70,16 +73,15 @@ class Read:
     value: Value
     address: Linear | None
     guards: tuple[Guard, ...] = ()
-    steps: Linear | None = None
-    """At a computed place: how the place moves with each loop, as far as indices are affine; what computes an
-    index moves it by one."""
-    computed: ComputedPlace | None = field(default=None, compare=False)
+    computed: ComputedPlace | None = None
 
     @property
     def strides(self) -> Linear | None:
         """The address, or for a computed place what is known of its steps: which loops run along the buffer,
         and how far apart their elements are."""
-        return self.address if self.address is not None else self.steps
+        if self.address is not None:
+            return self.address
+        return self.computed.strides if self.computed is not None else None
 
 
 class Nest:
@@ -264,32 +266,22 @@ class Nest:
                 guards = self.guards(op, node.index, index)
                 self._collect_value(op.inputs[node.index], where, guards, reads, seen)
             elif isinstance(node, Gather):
-                steps, place = self._gather_steps(op, node, index), self.computed_place(op, node, index)
-                reads.append(Read(self.buffer(op.inputs[node.operand]), None, (), steps, place))
-
-    def _gather_steps(self, op: Generic, node: Gather, index: Sequence[Linear]) -> Linear:
-        """The place of a gather over the loops, with one for each loop that a computed index depends on."""
-        total = Linear()
-        for extent, linear, used in self._gather_indices(op, node, index):
-            total = total.scaled(extent)
-            if linear is not None:
-                total = total.plus(linear)
-                continue
-            for loop in sorted({loop for place in used for loop, _ in place.terms}):
-                total = total.plus(Linear.dim(loop))
-        return total
+                place = self.computed_place(op, node, index)
+                reads.append(Read(self.buffer(op.inputs[node.operand]), None, computed=place))
 
     def computed_place(self, op: Generic, node: Gather, index: Sequence[Linear]) -> ComputedPlace:
         """The place that a gather reads."""
-        total, computed = Linear(), list[Linear]()
+        affine, strides, positions = Linear(), Linear(), list[Linear]()
         step: DimLike = 0
         for extent, linear, used in self._gather_indices(op, node, index):
-            total, step = total.scaled(extent), dims.mul(step, extent)
+            affine, strides, step = affine.scaled(extent), strides.scaled(extent), dims.mul(step, extent)
             if linear is not None:
-                total = total.plus(linear)
-            else:
-                computed, step = [*computed, *used], 1
-        return ComputedPlace(op, node, tuple(index), total, tuple(computed), step)
+                affine, strides = affine.plus(linear), strides.plus(linear)
+                continue
+            for loop in sorted({loop for place in used for loop, _ in place.terms}):
+                strides = strides.plus(Linear.dim(loop))
+            positions, step = [*positions, *used], 1
+        return ComputedPlace(op, node, tuple(index), affine, tuple(positions), step, strides)
 
     def _gather_indices(
         self, op: Generic, node: Gather, index: Sequence[Linear]

@@ -33,6 +33,8 @@ class DequantisedProduct:
     stored: DotFactor | None
     """The buffer behind x, if it is read as it is stored."""
     codes: DotFactor
+    code: Cast
+    """What reads one of them, in f32."""
     zero: Scalar | None
     inner: tuple[Scalar, ...]
     offset: Scalar | None
@@ -96,13 +98,14 @@ class _Match:
             codes = self._stored(weight.node)
             if x.zero or x.inner or x.offset or codes is None or codes.value.type.dtype not in CODES:
                 continue
-            matched = self._with_loops(x.node, weight, codes, outer)
+            assert isinstance(weight.node, Cast)
+            matched = self._with_loops(x.node, weight, weight.node, codes, outer)
             if matched is not None:
                 return matched
         return None
 
     def _with_loops(
-        self, x: Scalar, weight: _Core, codes: DotFactor, outer: tuple[Scalar, ...]
+        self, x: Scalar, weight: _Core, code: Cast, codes: DotFactor, outer: tuple[Scalar, ...]
     ) -> DequantisedProduct | None:
         nest = self.nest
         groups = nest.collapsed(range(nest.domain), [p for r in nest.roots for p in nest.positions(r)])
@@ -116,7 +119,7 @@ class _Match:
         rows = sorted((g for g in groups if g not in columns), key=lambda g: -_count(nest, g))
         rest = (*columns[:-1], *rows[1:])
         return DequantisedProduct(
-            x, self._stored(x), codes, weight.zero, weight.inner, weight.offset, outer,
+            x, self._stored(x), codes, code, weight.zero, weight.inner, weight.offset, outer,
             columns[-1], rows[0] if rows else None, rest, tuple(self.reduced),
         )  # fmt: skip
 
@@ -146,7 +149,7 @@ class _Match:
         """Whether a node depends on the innermost reduced loop."""
         reads, uses = self.nest.part_reads(self.root, node)
         if self.chosen:  # gathers: the positions of their indices are among those that are used
-            reads = [read for read in reads if read.address is not None or read.steps is not None]
+            reads = [read for read in reads if read.address is not None or read.computed is not None]
         loop = self.reduced[-1][-1]
         places: Sequence[Linear | None] = [*(r.address for r in reads), *uses]
         return any(at is None or loop in dict(at.terms) for at in places)

@@ -23,7 +23,7 @@ from mansard.codegen.schedules.gpu.gemm.product import LANES, Factor, gather_of
 from mansard.dims import DimLike
 from mansard.dtypes import DType
 from mansard.ir.ops import Generic
-from mansard.ir.scalar import Arg, Cast, Gather, Scalar, walk
+from mansard.ir.scalar import Arg, Cast, Gather, Scalar
 from mansard.ir.types import Linear, Value
 
 VECTOR_BITS = 128
@@ -106,8 +106,7 @@ def _dequantised(nest: Nest, root: Root, factor: Factor, dtype: DType) -> Staged
     product = dequantised_product(nest, root, chosen=True)
     if product is None or product.offset is not None:
         return None
-    gathers = [n for n in walk(factor.part) if isinstance(n, Gather)]
-    gather = next((n for n in gathers if nest.buffer(root.op.inputs[n.operand]) is product.codes.value), None)
+    gather = product.code.arg if isinstance(product.code.arg, Gather) else None
     codes, inner, per = product.codes, product.reduced[-1], VECTOR_BITS // dtype.bits
     scales = (*product.inner, *product.outer)
     nodes = [*scales, *((product.zero,) if product.zero is not None else ())]

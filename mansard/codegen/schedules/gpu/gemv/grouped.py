@@ -18,8 +18,7 @@ from mansard.codegen.schedules.common.base import divides
 from mansard.codegen.schedules.common.dequantised import DequantisedProduct, dequantised_product
 from mansard.codegen.schedules.gpu.elementwise.vector_loads import VectorLoads
 from mansard.dtypes import DType
-from mansard.ir.scalar import Arg, Cast, Gather, Scalar, walk
-from mansard.ir.types import Value
+from mansard.ir.scalar import Scalar
 
 F32 = DType.F32
 
@@ -27,8 +26,8 @@ F32 = DType.F32
 class GroupedSums:
     """The sums of one product's chunks."""
 
-    def __init__(self, ev: Evaluator, root: Root, product: DequantisedProduct, codes: Scalar) -> None:
-        self.ev, self.root, self.product, self.codes = ev, root, product, codes
+    def __init__(self, ev: Evaluator, root: Root, product: DequantisedProduct) -> None:
+        self.ev, self.root, self.product = ev, root, product
         self.held = [node for node in product.outer if self._is_held(node)]
         """Factors in workgroup memory, which cannot be fetched before that is written."""
         self.nodes = [
@@ -45,12 +44,7 @@ class GroupedSums:
         product = dequantised_product(nest, root, chosen=True)
         if product is None or product.plain or not divides(nest.total(product.reduced[-1]), chunk):
             return None
-        stored = product.codes.value
-        for node in walk(root.op.body):
-            unpacked = isinstance(node, Cast) and node.dtype is F32 and node.arg.dtype is stored.type.dtype
-            if isinstance(node, Cast) and unpacked and _buffer(nest, root, node.arg) is stored:
-                return cls(ev, root, product, node)
-        return None
+        return cls(ev, root, product)
 
     def _is_held(self, node: Scalar) -> bool:
         reads, _ = self.ev.nest.part_reads(self.root, node)
@@ -83,14 +77,6 @@ class GroupedSums:
         return b.fma(weighted, factors[-1], chunk.total)
 
 
-def _buffer(nest: Nest, root: Root, node: Scalar) -> Value | None:
-    """What a root's body reads at a node."""
-    if isinstance(node, Arg):
-        index = nest.operand_index(root.op, node.index, root.index)
-        return nest.locate(root.op.inputs[node.index], index)[0]
-    return nest.buffer(root.op.inputs[node.operand]) if isinstance(node, Gather) else None
-
-
 @dataclass(frozen=True)
 class Chunk:
     """A chunk of one output's sum: ``bind`` binds the loops and gives the chunk's start, ``factors`` are
@@ -113,7 +99,7 @@ def add_chunks(chunks: Sequence[Chunk], lanes: int) -> list[KValue]:
             sums = chunk.sums
             chunk.loads.serve(chunk.bind(), element, lanes)
             x = b.splat(sums.ev.part(sums.root, sums.product.x), lanes)
-            weighted[at] = b.fma(x, sums.ev.part(sums.root, sums.codes), weighted[at])
+            weighted[at] = b.fma(x, sums.ev.part(sums.root, sums.product.code), weighted[at])
             if sums.product.sums:
                 plain[at] = b.add(plain[at], x)
             sums.ev.vector = None

@@ -58,9 +58,10 @@ def schedule(
     assert isinstance(keys, int)
     work = max(estimate(dims.product(op.inputs[0].type.shape[keys:])), estimate(op.inputs[1].type.shape[0]))
     width = min(power_of_two_below(target.workgroup_invocations), max(32, power_of_two_below(work)))
+    single = _is_single(dispatch, op)
     if _is_short(op):
-        width = 0 if _is_single(dispatch, op) else min(width, SHORT_BLOCK)
-    return _Rows(Lines(dispatch, target, name, width), op, base, _is_single(dispatch, op)).run()
+        width = 0 if single else min(width, SHORT_BLOCK)
+    return _Rows(Lines(dispatch, target, name, width), op, base, single).run()
 
 
 def _is_short(op: Scatter) -> bool:
@@ -178,7 +179,7 @@ class _Rows:
             row, column = b.binary("div", loop.index, inner), b.binary("rem", loop.index, inner)
             update, to = b.cast(b.load(last, row), b.index), self._address(b.add(first, row), column)
             with b.if_(b.compare("ge", update, b.idx(0))):
-                value = lines.load(self.updates, self._address(b.binary("max", update, b.idx(0)), column))
+                value = lines.load(self.updates, self._address(update, column))
                 lines.store(self.op.output, to, value)
             with b.if_(b.compare("lt", update, b.idx(0))):
                 lines.store(self.op.output, to, lines.load(self.target, to))
