@@ -29,6 +29,7 @@ def dispatch_to_data(dispatch: Dispatch) -> dict[str, Any]:
     domain = [writer.dim(d) for d in dispatch.domain]
     packable = sorted(writer.value(v) for v in dispatch.packable)
     in_place = sorted(writer.value(v) for v in dispatch.in_place)
+    constants = sorted(writer.value(v) for v in dispatch.constants)
     ops = [writer.op(op) for op in dispatch.ops]
     parts = [_part_to_data(writer, part, dispatch) for part in dispatch.parts]
     values = writer.values()
@@ -41,6 +42,7 @@ def dispatch_to_data(dispatch: Dispatch) -> dict[str, Any]:
         "in_place": in_place,
         "domain": domain,
         "ops": ops,
+        **({"constants": constants} if constants else {}),
         **({"parts": parts} if parts else {}),
     }
 
@@ -69,6 +71,7 @@ def dispatch_from_data(data: Mapping[str, Any], name: str) -> Dispatch:
             tuple(reader.dim(d) for d in data["domain"]),
             frozenset(reader.values[i] for i in data["packable"]),
             frozenset(reader.values[i] for i in data["in_place"]),
+            frozenset(reader.values[i] for i in data.get("constants", ())),
             parts=tuple(_part_from_data(reader, part, ops) for part in data.get("parts", ())),
         )
     except (KeyError, IndexError, TypeError, ValueError) as error:

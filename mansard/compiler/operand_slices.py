@@ -54,6 +54,7 @@ def slice_operands(dispatch: Dispatch, alignment: int) -> SlicedDispatch:
     """
     offsets = dict.fromkeys((*dispatch.inputs, *dispatch.outputs), 0)
     ops, inputs, fixed = dispatch.ops, [], dispatch.packable | dispatch.in_place
+    constants = dispatch.constants
     for value in dispatch.inputs:
         sliced = None if value in fixed else _sliced(dispatch, ops, value, alignment)
         if sliced is None:
@@ -61,8 +62,10 @@ def slice_operands(dispatch: Dispatch, alignment: int) -> SlicedDispatch:
             continue
         ops, part, offsets[value] = sliced
         inputs.append(part)
+        if value in constants:
+            constants = constants - {value} | {part}
     if ops is not dispatch.ops:
-        dispatch = replace(dispatch, ops=ops, inputs=tuple(inputs))
+        dispatch = replace(dispatch, ops=ops, inputs=tuple(inputs), constants=constants)
     return SlicedDispatch(dispatch, tuple(offsets.values()))
 
 

@@ -31,6 +31,9 @@ class Dispatch:
     """Inputs that are constants nothing else reads: the schedule may choose their layout in memory."""
     in_place: frozenset[Value] = frozenset()
     """Inputs whose buffer the output takes (`mansard.passes.fusion.in_place`)."""
+    constants: frozenset[Value] = frozenset()
+    """Inputs that are constants, as far as `mansard.passes.fusion.packable.mark_constants` says so: nothing
+    waits for them in a persistent kernel."""
     is_region: bool = False
     """Whether it is a region of the graph, which its device's backend compiles as a whole."""
     parts: tuple[Dispatch, ...] = ()

@@ -39,7 +39,7 @@ from mansard.passes.fusion.fuse import fuse
 from mansard.passes.fusion.horizontal_fusion import fuse_horizontally
 from mansard.passes.fusion.in_place import mark_in_place
 from mansard.passes.fusion.joined_results import write_joins
-from mansard.passes.fusion.packable import mark_packable
+from mansard.passes.fusion.packable import mark_constants, mark_packable
 from mansard.passes.fusion.side_by_side import put_side_by_side
 from mansard.passes.layout.channels_last import channels_last
 from mansard.passes.layout.padding import read_padding
@@ -255,6 +255,8 @@ def pipeline(settings: PipelineSettings | None = None) -> tuple[Step, ...]:
         ),
         # -- Dispatches: what a kernel may do to its operands depends on who else reads them -------
         PassStep(partial(mark_packable, shared=s.shared)),
+        # Other targets have one kernel for equal dispatches, whatever is constant.
+        PassStep(mark_constants, when=s.one_launch),
         PassStep(mark_in_place),
         # Once it is known what is updated in place: a part of another value cannot be.
         PassStep(partial(write_joins, alignment=s.operand_alignment)),

@@ -1,5 +1,7 @@
 """A kernel of which an operand is one slice is bound to that slice: steps of a loop share their kernels."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from support.graph_runner import compare, compiled, outputs
@@ -45,6 +47,13 @@ def test_rows_of_a_table_are_one_kernel_at_their_offsets():
     assert [s.offsets for s in every] == [(4 * ROW * i, 0) for i in range(5)]
     assert len({dispatch_key(s.dispatch) for s in every}) == 1
     assert every[3].dispatch.inputs[0].type.shape == (1, ROW)
+
+
+def test_a_slice_of_a_constant_is_one():
+    (dispatch,) = dispatches(lambda b, x: [read(b, x, row(2))])
+    marked = dataclasses.replace(dispatch, constants=frozenset(dispatch.inputs))
+    found = slice_operands(marked, 64).dispatch
+    assert found.inputs != dispatch.inputs and found.constants == {*found.inputs}
 
 
 def test_dims_of_one_element_keep_their_place():

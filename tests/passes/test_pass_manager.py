@@ -90,7 +90,7 @@ def test_steps_of_the_pipeline_have_unique_names_whatever_the_settings():
     names = [step.name for step in default]
     assert names == [step.name for step in everything]
     assert len(set(names)) == len(names)
-    fusion = ["fuse", "mark_packable", "mark_in_place", "write_joins", "put_side_by_side"]
+    fusion = ["fuse", "mark_packable", "mark_constants", "mark_in_place", "write_joins", "put_side_by_side"]
     assert [step.name for step in fusion_steps(default)] == fusion
     assert graph_steps(default) + fusion_steps(default) == default
     assert canonical_steps() == default[: names.index("canonicalise.3") + 1]

@@ -2,6 +2,8 @@
 
 An element that is not there yet is loaded again until it is. The first load of one is requested where the
 kernel loads it, and looked at where the kernel first uses it: what lies between takes place meanwhile.
+Conversions of other loads follow where they are used too: a kernel that waits for an exchanged value then has
+not waited for them before, and needs fewer registers for what is still narrow.
 Accesses are relaxed ones of the device's scope, which go to the L2 cache.
 """
 
@@ -51,8 +53,11 @@ class ExchangeEmitter(PtxEmitter):
         self.exchanged = exchanged(kernel)
         """The bindings of exchanged values."""
         self._pending: dict[int, tuple[KValue, _Load]] = {}
-        self._casts: dict[int, Inst] = {}
-        """Casts of such loads, which follow when they are used."""
+        self._deferred: dict[int, Inst] = {}
+        """Casts of such loads and of others, and choices between these and something else, which follow when
+        they are used."""
+        self._narrow: set[int] = set()
+        """Loads of other values."""
         self._users = _users(kernel.body)
         self._current = kernel.body
 
@@ -61,13 +66,25 @@ class ExchangeEmitter(PtxEmitter):
         self._emit_other, self._emit_inst = self._emit_inst, self._emit_exchange
 
     def _emit_exchange(self, f: FunctionEmitter, inst: Inst) -> None:
-        if inst.op == "cast" and inst.args[0].id in self._pending:
+        if self._can_wait(inst):
             assert inst.result is not None
-            self._casts[inst.result.id] = inst
+            self._deferred[inst.result.id] = inst
             return
         self._complete(inst.args)
         if not self._emit_access(inst):
             self._emit_other(f, inst)
+            if inst.op == "load" and isinstance(inst.attrs.get("memory"), Binding):
+                assert inst.result is not None
+                self._narrow.add(inst.result.id)
+
+    def _can_wait(self, inst: Inst) -> bool:
+        """Whether an instruction follows where its result is used."""
+        if inst.op == "cast":
+            return inst.args[0].id in self._pending or inst.args[0].id in self._narrow
+        return inst.op == "select" and any(
+            value.id in self._deferred and self._deferred[value.id].args[0].id not in self._pending
+            for value in inst.args[1:]
+        )
 
     def _emit_access(self, inst: Inst) -> bool:
         """Emit an access to an exchanged value; False for any other instruction."""
@@ -84,10 +101,10 @@ class ExchangeEmitter(PtxEmitter):
     def _complete(self, values: Iterable[KValue]) -> None:
         """Have values that are used now. All that the block has requested are waited for together."""
         for value in values:
-            cast = self._casts.pop(value.id, None)
-            if cast is not None:
-                self._complete(cast.args)
-                self._emit_other(self, cast)
+            inst = self._deferred.pop(value.id, None)
+            if inst is not None:
+                self._complete(inst.args)
+                self._emit_other(self, inst)
             if value.id not in self._pending:
                 continue
             ids = [n for n in self._pending if n == value.id or self._users.get(n) is self._current]
@@ -99,7 +116,7 @@ class ExchangeEmitter(PtxEmitter):
         outer, self._current = self._current, block
         super()._block(block)
         left = [value for value, _ in self._pending.values()]
-        left += [cast.result for cast in self._casts.values() if cast.result is not None]
+        left += [inst.result for inst in self._deferred.values() if inst.result is not None]
         self._complete([value for value in left if self._users.get(value.id) is block])
         self._current = outer
 
@@ -113,10 +130,21 @@ class ExchangeEmitter(PtxEmitter):
 
     def _complete_used(self, node: For | If) -> None:
         """Have what a node uses, but for what nothing else does: that is waited for within."""
-        if self._pending or self._casts:
-            used = list(_used(node))
-            used += [arg for value in used if value.id in self._casts for arg in self._casts[value.id].args]
-            self._complete([value for value in used if self._users.get(value.id) is self._current])
+        if not self._pending and not self._deferred:
+            return
+        used = list(_used(node))
+        for value in used:  # which grows
+            if value.id in self._deferred:
+                used += self._deferred[value.id].args
+        here = [value for value in used if self._users.get(value.id) is self._current]
+        if isinstance(node, For):  # what waits for nothing is not done again in each iteration
+            here += [value for value in used if value.id in self._deferred and not self._waits(value)]
+        self._complete(here)
+
+    def _waits(self, value: KValue) -> bool:
+        """Whether an instruction that follows later needs a load that has been requested."""
+        inst = self._deferred.get(value.id)
+        return value.id in self._pending if inst is None else any(map(self._waits, inst.args))
 
     # Code -----------------------------------------------------------------------------------
     def _flag(self, memory: Binding) -> str:
@@ -219,24 +247,25 @@ class ExchangeEmitter(PtxEmitter):
 
 
 def _users(body: Block) -> dict[int, Block]:
-    """For each value the innermost block that has all of its uses; a cast uses its operand where the cast is
-    used."""
+    """For each value the innermost block that has all of its uses; casts and choices use their operands where
+    they are used."""
     paths: dict[int, tuple[Block, ...]] = {}
-    casts: dict[int, KValue] = {}
+    later: dict[int, Sequence[KValue]] = {}
 
     def use(values: Iterable[KValue], path: tuple[Block, ...]) -> None:
         for value in values:
-            both = zip(paths.get(value.id, path), path, strict=False)
+            known = paths.get(value.id)
+            both = zip(known or path, path, strict=False)
             paths[value.id] = tuple(x for x, _ in itertools.takewhile(lambda pair: pair[0] is pair[1], both))
-            if value.id in casts:
-                use((casts[value.id],), path)
+            if value.id in later and paths[value.id] != known:
+                use(later[value.id], path)
 
     def visit(block: Block, path: tuple[Block, ...]) -> None:
         path = (*path, block)
         for node in block.nodes:
             if isinstance(node, Inst):
-                if node.op == "cast" and node.result is not None:
-                    casts[node.result.id] = node.args[0]
+                if node.op in ("cast", "select") and node.result is not None:
+                    later[node.result.id] = node.args
                 else:
                     use(node.args, path)
             elif isinstance(node, For):

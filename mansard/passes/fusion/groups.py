@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from mansard import dims
 from mansard.analysis.attention import AttentionForm
 from mansard.analysis.loops import linearize
+from mansard.analysis.producers import base_of
 from mansard.dims import DimLike
 from mansard.ir.dispatch import Dispatch
 from mansard.ir.graph import Graph
@@ -17,7 +18,6 @@ from mansard.ir.region import Partition, Region
 from mansard.ir.scalar import Apply, walk
 from mansard.ir.scalar_ops import scalar_op
 from mansard.ir.types import Linear, Value
-from mansard.passes.fusion.outputs import base_of
 
 MAX_OPS = 48
 """The most ops in one dispatch, which keeps kernels small enough to compile fast."""

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from mansard.analysis.concatenation import outermost_parts
+from mansard.analysis.producers import base_of
 from mansard.ir.graph import Graph, fresh_name
-from mansard.ir.ops import Assert, Generic, Op, Reshape
+from mansard.ir.ops import Assert, Generic, Op
 from mansard.ir.scalar import Arg
 from mansard.ir.types import IndexMap, Value
 
@@ -67,10 +68,3 @@ def materialise_outputs(graph: Graph) -> Graph:
 def _is_readable(graph: Graph, base: Value, producers: Mapping[Value, Op]) -> bool:
     """Whether the host reads an asserted value where it is: states change, and constants may be packed."""
     return base in producers or base in graph.inputs
-
-
-def base_of(value: Value, producers: Mapping[Value, Op]) -> Value:
-    """The source of a chain of reshapes, which owns the buffer."""
-    while isinstance(op := producers.get(value), Reshape):
-        value = op.inputs[0]
-    return value

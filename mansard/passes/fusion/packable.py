@@ -1,4 +1,4 @@
-"""Mark the constants of each dispatch that its schedule may pack (`mansard.ir.panels`)."""
+"""Mark the constants of each dispatch, and those that its schedule may pack (`mansard.ir.panels`)."""
 
 from __future__ import annotations
 
@@ -24,6 +24,13 @@ def mark_packable(graph: DispatchGraph, shared: AbstractSet[str] = frozenset()) 
     quantised = _quantised(graph) if shared else set()
     exclusive = {v for v in exclusive if v in quantised or not graph.graph.constants[v].holds(shared)}
     marked = [replace(d, packable=frozenset(exclusive & set(d.inputs))) for d in graph.dispatches]
+    return replace(graph, dispatches=tuple(marked))
+
+
+def mark_constants(graph: DispatchGraph) -> DispatchGraph:
+    """Set `Dispatch.constants`."""
+    constants = set(graph.graph.constants)
+    marked = [replace(d, constants=frozenset(constants.intersection(d.inputs))) for d in graph.dispatches]
     return replace(graph, dispatches=tuple(marked))
 
 

@@ -79,9 +79,9 @@ class _Merger:
         if len({*inputs, *outputs}) > self.max_bindings:
             return None
         ops = tuple(dict.fromkeys(op for part in parts for op in part.ops))
-        in_place = a.in_place | b.in_place
+        in_place, constants = a.in_place | b.in_place, a.constants | b.constants
         name = a.name if a.parts else f"{a.name}.parts"
-        merged = Dispatch(name, ops, inputs, outputs, (), in_place=in_place, parts=parts)
+        merged = Dispatch(name, ops, inputs, outputs, (), in_place=in_place, constants=constants, parts=parts)
         return merged if self.accepts(merged) else None
 
 

@@ -1,7 +1,10 @@
 """Exchanged values in bodies of persistent kernels: what is waited for, and where."""
 
+import contextlib
+import dataclasses
 import re
 
+import numpy as np
 import pytest
 from support.graphs import maps
 from support.kernels.norm_products import products
@@ -13,10 +16,11 @@ from mansard.codegen.nvptx.target import HOPPER
 from mansard.codegen.schedules import schedule
 from mansard.compiler import CompileOptions
 from mansard.compiler.compile import lower_graph
+from mansard.compiler.identity import dispatch_from_data, dispatch_key, dispatch_to_data
 from mansard.drivers.vulkan.compiler import BACKEND
 from mansard.dtypes import DType
 from mansard.hal.exchanges import MAX_VECTOR, Exchange
-from mansard.ir import GraphBuilder
+from mansard.ir import Constant, GraphBuilder
 from mansard.ir.scalar import Apply, Arg, Cast
 
 H200 = BACKEND.parse_target("vulkan:h200")
@@ -60,6 +64,47 @@ def test_a_value_is_waited_for_where_it_is_used():
     y = b.unary("exp2_native", b.load(b.bindings[2], at))
     b.store(b.bindings[1], at, b.fma(x, y, y))
     assert lines(b.build()) == [LOAD, "bar.sync", "@llvm.nvvm.ex2", LOAD, WAIT, "@llvm.fma"]
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_other_loads_are_converted_where_they_are_used(nested):
+    """So that a kernel does not wait for them before it waits for exchanged values."""
+    b = builder((F32, False), (F32, True), (BF16, False), exchange=(0,))
+    at = b.local_id(0)
+    inside = b.compare("lt", at, b.idx(7))
+    y = b.select(inside, b.cast(b.load(b.bindings[2], at), F32), b.const(0.0, F32))
+    x = b.load(b.bindings[0], at)
+    b.barrier()
+    with b.if_(inside) if nested else contextlib.nullcontext():
+        b.store(b.bindings[1], at, b.fma(b.unary("exp2_native", x), y, y))
+    text = BodyEmitter(b.build(), HOPPER, ["!0 = !{}"]).emit()
+    places = [text.index(mark) for mark in ("load i16", "bar.sync", WAIT, "ex2", "shl i32", "select", "fma")]
+    assert places == sorted(places)
+    assert text.count("shl i32") == 1
+
+
+def test_conversions_are_done_before_a_loop_that_uses_them():
+    b = builder((F32, False), (F32, True), (BF16, False), exchange=(0,))
+    at = b.local_id(0)
+    y = b.cast(b.load(b.bindings[2], at), F32)
+    with b.for_(b.idx(0), b.idx(100), inits=[b.const(0.0, F32)]) as loop:
+        loop.yield_(b.fma(y, b.load(b.bindings[0], loop.index), loop.carried[0]))
+    b.store(b.bindings[1], at, loop.results[0])
+    text = BodyEmitter(b.build(), HOPPER, ["!0 = !{}"]).emit()
+    assert text.index("shl i32") < text.index(LOAD)
+
+
+def test_a_conversion_that_several_blocks_use_is_done_once_before_them():
+    b = builder((F32, False), (F32, True), (BF16, False), exchange=(0,))
+    at = b.local_id(0)
+    y = b.cast(b.load(b.bindings[2], at), F32)
+    b.barrier()
+    for limit in (7, 9):
+        with b.if_(b.compare("lt", at, b.idx(limit))):
+            b.store(b.bindings[1], at, b.add(y, b.const(float(limit), F32)))
+    text = BodyEmitter(b.build(), HOPPER, ["!0 = !{}"]).emit()
+    assert text.count("shl i32") == 1
+    assert text.index("bar.sync") < text.index("shl i32") < text.index("fadd")
 
 
 def test_loads_are_waited_for_together():
@@ -153,6 +198,26 @@ def test_the_exchange_of_kernels():
     assert {buffers[n].name for n in found.bindings} >= {v.name for v in dispatch.outputs}
     assert all(buffers[n].type.bytes <= MAX_VECTOR for n in found.bindings)
     assert found.overwrites == {n for n, value in enumerate(buffers) if value in dispatch.outputs}
+
+
+def test_constants_are_not_exchanged():
+    """Whatever methods share them: no kernel waits for what nothing writes."""
+    graph = products(1, 512, 256, BF16)
+    x, *weights = graph.inputs
+    constants = {w: Constant.of(np.zeros(w.type.shape, w.type.dtype.numpy), w.name) for w in weights}
+    graph = dataclasses.replace(graph, inputs=(x,), constants=constants)
+    (dispatch,) = lower_graph(graph, CompileOptions(targets=("vulkan:h200",))).dispatches
+    assert dispatch.constants == set(weights)
+    again = dispatch_from_data(dispatch_to_data(dispatch), "again")
+    assert dispatch_key(again) == dispatch_key(dispatch)
+    shared = dataclasses.replace(dispatch, packable=frozenset())
+    buffers = (*dispatch.inputs, *dispatch.outputs)
+    bindings = schedule(shared, H200, "k").kernel.exchange.bindings
+    assert {buffers[n] for n in bindings} == {x, *dispatch.outputs}
+    unknown = dataclasses.replace(shared, constants=frozenset())
+    assert dispatch_key(unknown) != dispatch_key(shared)
+    others = lower_graph(graph, CompileOptions(targets=("vulkan:1.3",))).dispatches
+    assert not any(other.constants for other in others), "equal dispatches share one kernel there"
 
 
 def test_large_vectors_are_not_exchanged():

@@ -12,9 +12,9 @@ from mansard.ir.types import Value
 
 def exchange_of(dispatch: Dispatch, buffers: Sequence[Value]) -> Exchange:
     """The exchange of a kernel with these buffers for its bindings: floats that it reads, or of which it
-    writes every element; no constants of its own, and no states that it changes."""
+    writes every element; no constants, and no states that it changes."""
     partial = {value for op in dispatch.ops if isinstance(op, Scatter) for value in op.outputs}
-    excluded = {*partial, *dispatch.packable, *dispatch.in_place}
+    excluded = {*partial, *dispatch.packable, *dispatch.constants, *dispatch.in_place}
     outputs = set(dispatch.outputs)
     largest = MAX_VECTOR if any(is_contraction(op) for op in dispatch.ops) else MAX_BYTES
 

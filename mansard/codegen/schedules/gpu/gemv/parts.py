@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from mansard.analysis.producers import backward_slice, base_of, is_view
 from mansard.codegen.loop_nest import Nest
 from mansard.dims import is_one
 from mansard.dtypes import DType
@@ -95,7 +96,7 @@ class _Split:
             ops |= behind
         if any(is_contraction(op) for op in ops) or not self._apart(ops, values):
             return None
-        others = tuple(op for op in self.dispatch.ops if op not in ops or _of_a_buffer(op, self.dispatch))
+        others = tuple(op for op in self.dispatch.ops if op not in ops or is_view(op, self.producers))
         main = replace(self.dispatch, ops=others, inputs=(*self.dispatch.inputs, *values))
         return Parts(Nest(main, self.buffers), rows, value, rounding)
 
@@ -127,9 +128,7 @@ class _Split:
 
     def _apart(self, ops: set[Op], values: Sequence[Value]) -> bool:
         """Whether nothing but the products reads what these ops compute, and they only ``values`` of it."""
-        inner = {
-            v for op in ops if not _of_a_buffer(op, self.dispatch) for v in op.outputs if v not in values
-        }
+        inner = {v for op in ops if not is_view(op, self.producers) for v in op.outputs if v not in values}
         for op in self.dispatch.ops:
             if op in ops:
                 continue
@@ -141,32 +140,11 @@ class _Split:
         return True
 
     def _base(self, value: Value) -> Value:
-        while isinstance(op := self.producers.get(value), Reshape):
-            value = op.inputs[0]
-        return value
+        return base_of(value, self.producers)
 
     def _behind(self, value: Value) -> set[Op]:
-        """The ops that a value is computed by."""
-        ops: set[Op] = set()
-        stack = [value]
-        while stack:
-            op = self.producers.get(stack.pop())
-            if op is not None and op not in ops:
-                ops.add(op)
-                stack += op.inputs
-        return ops
+        return backward_slice(value, self.producers)
 
 
 def _reduces(ops: set[Op]) -> bool:
     return any(isinstance(op, Generic) and op.combiner for op in ops)
-
-
-def _of_a_buffer(op: Op, dispatch: Dispatch) -> bool:
-    """Whether an op is a reshape of an operand of the dispatch."""
-    producers = {v: op for op in dispatch.ops for v in op.outputs}
-    while isinstance(op, Reshape):
-        source = producers.get(op.inputs[0])
-        if source is None:
-            return True
-        op = source
-    return False
