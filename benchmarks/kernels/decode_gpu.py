@@ -8,7 +8,8 @@ Weights are random, in their true shapes. A step is one token at position ``--co
 greedily sampled, or with ``--verify`` the verification of so many rows, one number after another. For
 every kernel: how often a step runs it, its device time in microseconds (the sum of the medians), the bytes of
 its constants, and GB/s of them. Then a step: the sum of its kernels, from the first to the last by the
-device's clock while profiled, and a call by the host's. The bound is the time to read weights and cache once
+device's clock while profiled, a call by the host's, and one of several in flight, as texts have them (the
+least and the median of some runs of ``--steps``). The bound is the time to read weights and cache once
 at ``--peak`` (an H200 reads 4660 GB/s). ``--check`` first compares two layers over some steps with the CPU's.
 """
 
@@ -19,7 +20,7 @@ import json
 import math
 import statistics
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -40,12 +41,16 @@ from mansard.language.compilation import TYPICAL_WINDOW
 from mansard.passes.products.quantisation import Quantisation, quantisation
 from mansard.placement import PlacementOptions
 from mansard.plan.plan import BarrierStep, DispatchStep
+from mansard.runtime.calls.pending_call import PendingCall
 
 Array = npt.NDArray[Any]
 
 CHECKED_STEPS = 4
 ROUNDS = 20
 """Profiled steps."""
+IN_FLIGHT = 3
+"""Steps submitted before the first of them has ended."""
+RUNS = 16
 BLOCK = 1 << 20
 """Random numbers, which large weights repeat: to make them takes no time."""
 
@@ -192,8 +197,26 @@ def measure(model: Model, position: int, steps: int, rows: int = 1) -> dict[str,
         "kernels_us": round(statistics.median(sums), 1),
         "span_us": round(statistics.median(spans), 1),
         "call_us": round(statistics.median(walls) * 1e6, 1),
+        "in_flight_us": in_flight_us(model, inputs, steps),
         "kernels": _by_kernel(kernels(model), times),
     }
+
+
+def in_flight_us(model: Model, inputs: Mapping[str, Array], steps: int) -> list[float]:
+    """Microseconds of each of so many steps, several of which are in flight: the least and the median of
+    `RUNS` runs behind one that is not timed."""
+    session, times = model.bind(), []
+    for _ in range(RUNS + 1):
+        start = time.perf_counter()
+        pending: deque[PendingCall] = deque()
+        for _ in range(steps):
+            if len(pending) == IN_FLIGHT:
+                pending.popleft().result()
+            pending.append(session.begin(session.signature.prepare((), inputs)))
+        while pending:
+            pending.popleft().result()
+        times.append((time.perf_counter() - start) / steps * 1e6)
+    return [round(f(times[1:]), 1) for f in (min, statistics.median)]
 
 
 def _by_kernel(
