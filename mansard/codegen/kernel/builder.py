@@ -64,6 +64,8 @@ class KernelBuilder:
         """See `Kernel.subgroup`."""
         self.exchange = NO_EXCHANGE
         """See `Kernel.exchange`."""
+        self.lookups: frozenset[int] = frozenset()
+        """See `Kernel.lookups`."""
         self._shared: list[SharedMemory] = []
         self._block = Block()
         self._root = self._block
@@ -453,4 +455,5 @@ class KernelBuilder:
             self.index,
             self.subgroup,
             exchange=self.exchange,
+            lookups=self.lookups,
         )

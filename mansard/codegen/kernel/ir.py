@@ -248,6 +248,8 @@ class Kernel:
     """The same for persistent kernels, which copy its constants ahead."""
     exchange: Exchange = NO_EXCHANGE
     """What it may pass on within a persistent kernel (`mansard.codegen.kernel.exchanges`)."""
+    lookups: frozenset[int] = frozenset()
+    """The bindings of which it reads no more than its results have elements, at computed places: tables."""
 
     def __str__(self) -> str:
         from mansard.codegen.kernel.printer import print_kernel

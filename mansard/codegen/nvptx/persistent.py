@@ -55,6 +55,8 @@ class Body:
     """The weights that it reads from a stream."""
     exchange: Exchange = NO_EXCHANGE
     """The values that it may pass on or wait for."""
+    lookups: frozenset[int] = frozenset()
+    """The bindings that are tables, of which it reads few elements."""
 
 
 class BodyEmitter(ExchangeEmitter):
@@ -157,7 +159,9 @@ def body(kernel: Kernel, target: PtxTarget = HOPPER) -> Body:
     code = assembly("\n".join(parts) + "\n", target)
     streamed_bindings = {operand.binding for operand in stream.operands} if stream is not None else set()
     exchange = Exchange(emitter.exchanged - streamed_bindings, kernel.exchange.overwrites)
-    return Body(_block(kernel.name, code), kernel.workgroup[0], emitter.shared_bytes, stream, exchange)
+    return Body(
+        _block(kernel.name, code), kernel.workgroup[0], emitter.shared_bytes, stream, exchange, kernel.lookups
+    )
 
 
 def _block(name: str, code: str) -> str:

@@ -212,7 +212,7 @@ def _body(kernel: Kernel, target: KernelTarget) -> ShaderModule | None:
     if generated.shared > MAX_SHARED:
         return None
     writes = tuple(binding.index for binding in kernel.bindings if binding.writable)
-    info = BodyInfo(generated.shared, writes, generated.stream, generated.exchange)
+    info = BodyInfo(generated.shared, writes, generated.stream, generated.exchange, generated.lookups)
     return ShaderModule(BODY, generated.text.encode(), (), generated.threads, info)
 
 

@@ -21,7 +21,7 @@ from mansard.drivers.vulkan.compiler import BACKEND
 from mansard.dtypes import DType
 from mansard.hal.exchanges import MAX_VECTOR, Exchange
 from mansard.ir import Constant, GraphBuilder
-from mansard.ir.scalar import Apply, Arg, Cast
+from mansard.ir.scalar import Apply, Arg, Cast, Gather, Index
 
 H200 = BACKEND.parse_target("vulkan:h200")
 F32, I32, BF16 = DType.F32, DType.I32, DType.BF16
@@ -232,3 +232,20 @@ def test_large_vectors_are_not_exchanged():
 
     assert found(1 << 19) == {0, 1}
     assert found((1 << 19) + 8) == set()
+
+
+def test_tables_of_which_rows_are_read():
+    """By maps alone: a sum over gathered elements may read them all."""
+    b = GraphBuilder()
+    numbers, table = b.input("numbers", (2,), DType.I64), b.input("table", (100, 64), BF16)
+    row = Gather(1, (Arg(0, DType.I64), Index(1)), BF16)
+    rows = b.generic([numbers, table], [maps(0), None], (2, 64), row)
+    scaled = b.generic([rows], [maps(0, 1)], (2, 64), Cast(Apply("neg", (Arg(0, BF16),), BF16), F32))
+    sums = b.generic([numbers, table], [maps(0), None], (2, 64), Cast(row, F32), reduced=1, combiner="add")
+    found = {}
+    for result in (scaled, sums):
+        (dispatch,) = lower_graph(b.build([result]), CompileOptions(targets=("vulkan:h200",))).dispatches
+        buffers = (*dispatch.inputs, *dispatch.outputs)
+        lookups = body(schedule(dispatch, H200, "k").kernel).lookups
+        found[result] = [buffers[n].name for n in lookups]
+    assert found == {scaled: ["table"], sums: []}

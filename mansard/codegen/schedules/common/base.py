@@ -14,7 +14,7 @@ from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.loop_nest import Nest, Root
 from mansard.codegen.nvptx.target import FEATURE as PTX_FEATURE
 from mansard.codegen.positions import Params
-from mansard.codegen.schedules.common.exchanges import exchange_of
+from mansard.codegen.schedules.common.exchanges import exchange_of, lookups_of
 from mansard.dims import DimLike
 from mansard.dtypes import DType
 from mansard.ir.dispatch import Dispatch
@@ -90,6 +90,7 @@ class Frame:
         self.b.takes_vectors = not target.is_gpu
         if within is None and PTX_FEATURE in target.features:
             self.b.exchange = exchange_of(of, nest.buffers)
+            self.b.lookups = lookups_of(of, nest.buffers)
         self.ev = Evaluator(nest, self.b, self.params)
 
     def finish(self, grid: Grid) -> Scheduled:

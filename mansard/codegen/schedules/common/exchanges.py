@@ -1,4 +1,5 @@
-"""What a kernel may pass on to others within a persistent kernel (`mansard.hal.exchanges`)."""
+"""What persistent kernels need to know of a dispatch: what it may pass on to others
+(`mansard.hal.exchanges`), and which of its operands are tables."""
 
 from __future__ import annotations
 
@@ -6,8 +7,18 @@ from collections.abc import Sequence
 
 from mansard.hal.exchanges import DTYPES, MAX_BYTES, MAX_VECTOR, Exchange
 from mansard.ir.dispatch import Dispatch, is_contraction
-from mansard.ir.ops import Scatter
+from mansard.ir.ops import Generic, Scatter
 from mansard.ir.types import Value
+
+
+def lookups_of(dispatch: Dispatch, buffers: Sequence[Value]) -> frozenset[int]:
+    """The bindings that only maps read, at computed places: rows of a table, by their numbers."""
+    tables, others = set[Value](), set[Value]()
+    for op in dispatch.ops:
+        for number, value in enumerate(op.inputs):
+            looked_up = isinstance(op, Generic) and op.combiner is None and op.maps[number] is None
+            (tables if looked_up else others).add(value)
+    return frozenset(n for n, value in enumerate(buffers) if value in tables - others)
 
 
 def exchange_of(dispatch: Dispatch, buffers: Sequence[Value]) -> Exchange:

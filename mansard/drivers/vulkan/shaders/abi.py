@@ -58,6 +58,8 @@ class BodyInfo:
     """The weights that are copied ahead for it."""
     exchange: Exchange = NO_EXCHANGE
     """The values that it may pass on or wait for."""
+    lookups: frozenset[int] = frozenset()
+    """The bindings that are tables, of which it reads few elements."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,7 @@ def join_body(body: ShaderModule, spirv: ShaderModule) -> tuple[str, bytes, tupl
         info["products"] = stream.products
     exchange = body.body.exchange
     info["exchange"] = [sorted(exchange.bindings), sorted(exchange.overwrites)]
+    info["lookups"] = sorted(body.body.lookups)
     head: list[dict[str, Any]] = [
         {"abi": spirv.abi, "bytes": len(spirv.code), "requires": list(spirv.requires)},
         {"abi": body.abi, "bytes": len(body.code), "requires": [], "threads": body.threads, "body": info},
@@ -203,10 +206,11 @@ def _body_info(spec: ExecutableSpec, part: Mapping[str, Any]) -> BodyInfo:
     given = part.get("stream")
     stream = _stream(spec, given, int(part.get("products", 1))) if given is not None else None
     exchange = Exchange(*(frozenset(map(int, bindings)) for bindings in part.get("exchange", ())))
-    numbers = {*writes, *exchange.bindings, *exchange.overwrites}
+    lookups = frozenset(map(int, part.get("lookups", ())))
+    numbers = {*writes, *exchange.bindings, *exchange.overwrites, *lookups}
     if shared < 0 or min(numbers, default=0) < 0 or not exchange.overwrites <= set(writes):
         raise _broken(spec)
-    return BodyInfo(shared, writes, stream, exchange)
+    return BodyInfo(shared, writes, stream, exchange, lookups)
 
 
 def _stream(spec: ExecutableSpec, part: Sequence[Any], products: int) -> WeightStream:

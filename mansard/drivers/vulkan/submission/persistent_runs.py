@@ -33,8 +33,8 @@ MAX_ROUNDS = 4
 LARGE_SHARED = 8 << 10
 """Bytes of shared memory from which on a workgroup computes more than it loads: then there is one round."""
 MAX_BYTES = 64 << 20
-"""The largest buffer of a dispatch without a stream: memory bandwidth bounds one that reads more, and more
-invocations than a persistent kernel has use it better."""
+"""The largest buffer of a dispatch without a stream, but for tables: memory bandwidth bounds one that reads
+more, and more invocations than a persistent kernel has use it better."""
 MAX_TEXT = 64 << 10
 """Characters of a body: larger ones take the driver's compiler longer than they gain."""
 
@@ -155,7 +155,8 @@ def body_of(command: Command, blocks: int, slots: Slots) -> Body | None:
     if body.stream is not None:
         return body if all(_holds(ref, size) for ref, size in _stream_refs(command, body)) else None
     rounds = 1 if body.info.shared > LARGE_SHARED else MAX_ROUNDS
-    largest = max((ref.size or 0 for ref in command.bindings), default=0)
+    read = [ref for binding, ref in enumerate(command.bindings) if binding not in body.info.lookups]
+    largest = max((ref.size or 0 for ref in read), default=0)
     at_once = blocks * body.together(memory_beside(slots))
     small = 0 < x <= rounds * at_once and largest <= MAX_BYTES and len(body.text) <= MAX_TEXT
     return body if small else None

@@ -60,7 +60,8 @@ TURNS = WeightStream(4096, 2, tuple(StreamOperand(n, 1024, 0) for n in (1, 2)), 
 @pytest.mark.parametrize("stream", [None, STREAM, TURNS])
 def test_a_body_beside_spirv(stream: WeightStream | None) -> None:
     exchange = Exchange(frozenset({0, 3}), frozenset({3}))
-    body = ShaderModule("ptx-body", b"bra JOIN;", (), 128, BodyInfo(2048, (3,), stream, exchange))
+    info = BodyInfo(2048, (3,), stream, exchange, frozenset({2}))
+    body = ShaderModule("ptx-body", b"bra JOIN;", (), 128, info)
     code_format, code, requires = join_body(body, SPIRV)
     assert code_format == "spirv-body"
     assert requires == (*SPIRV.requires, "buffer_device_address"), "devices without PTX load it too"
@@ -171,6 +172,7 @@ def test_a_broken_container(code: bytes) -> None:
         head(SPIRV_PART, exchanging([-1], [])),
         head(SPIRV_PART, exchanging([1], [1], [1])),
         head(SPIRV_PART, exchanging(1, 2)),
+        head(SPIRV_PART, {**BODY_PART, "body": {**BODY, "lookups": [-1]}}),
     ],
 )
 def test_a_broken_body(code: bytes) -> None:

@@ -25,6 +25,7 @@ from mansard.drivers.vulkan.submission.bridge import BARRIER, DISPATCH, LAUNCH
 from mansard.drivers.vulkan.submission.command_stream import CommandStream
 from mansard.drivers.vulkan.submission.encoder import Encoder
 from mansard.drivers.vulkan.submission.persistent_runs import (
+    MAX_BYTES,
     PersistentLaunch,
     PersistentRun,
     group,
@@ -64,6 +65,7 @@ class Kernels:
         self.encoder = Encoder(context.setup, device._allocator, self.loader)
         self.product = self._load(ADD, BodyInfo(1024, (2,), STREAM))
         self.small = self._load(ADD, BodyInfo(0, (2,)))
+        self.looking_up = self._load(ADD, BodyInfo(0, (2,), lookups=frozenset({1})))
         self.large = self._load(ADD, BodyInfo(40 << 10, (2,)))
         self.plain = self.loader.load(vulkan_kernels.spec(ADD))
         self.vector, self.weights, self.result = (
@@ -150,6 +152,18 @@ def test_large_dispatches_without_a_stream_are_not_taken(kernels: Kernels) -> No
         items = group([product, product, kernels.dispatch(kernels.small, grid=grid)], BLOCKS)
         assert len(items) == (1 if taken else 2), grid
     assert len(group([product, kernels.dispatch(kernels.product, grid=(1000, 1, 1))], BLOCKS)) == 1
+
+
+def test_tables_may_be_large(kernels: Kernels) -> None:
+    """Of which a dispatch reads some rows."""
+    product, few = kernels.dispatch(kernels.product), MAX_BYTES // (ROWS * PART)
+    table = BufferRef(kernels.weights, 0, (few + 1) * ROWS * PART)
+    looking_up = kernels.dispatch(kernels.looking_up, weights=table)
+    assert shape(group([looking_up, B, product], BLOCKS)) == [[True, False]]
+    reading = kernels.dispatch(kernels.small, weights=table)
+    assert shape(group([reading, B, product], BLOCKS)) == ["D", "B", "D"]
+    writing = kernels.dispatch(kernels.looking_up, result=table)
+    assert shape(group([writing, B, product], BLOCKS)) == ["D", "B", "D"]
 
 
 def test_a_stream_of_results_waits_for_them(kernels: Kernels) -> None:
