@@ -65,8 +65,8 @@ class SlotSums:
         return chunk[-1]
 
     def part(self, first: KValue, part: KValue) -> list[KValue]:
-        """An invocation's sums over a part of a row, of every product and vector; ``first`` is the output. What
-        products read beside the stream is requested before they wait for it."""
+        """An invocation's sums over a part of a row, of every product and vector; ``first`` is the output.
+        What products read beside the stream is requested before they wait for it."""
         chunks = [self._chunk(part, number) for number in range(self.stream.loads)]
         b, every = self.b, [(p, c, r) for p in self.summed for c in chunks for r in range(self.rows)]
         for product, nibbles in zip(self.summed, self.nibbles, strict=False):
