@@ -18,7 +18,8 @@ from mansard import dims
 from mansard.analysis.affine import Affine
 from mansard.analysis.index_values import rows_differ
 from mansard.analysis.linear import I64
-from mansard.ir.ops import Generic, Op, Reshape
+from mansard.ir.ops import Generic, Op
+from mansard.ir.producers import base_of
 from mansard.ir.scalar import Apply, Arg, Const, DimValue, Index, Scalar, rewrite
 from mansard.ir.types import Constant, Linear, Value
 
@@ -35,9 +36,7 @@ def distinct_rows(
         return True
     if not isinstance(columns, int) or not 0 < columns <= MAX_COLUMNS:
         return False
-    op = producers.get(indices)
-    while isinstance(op, Reshape):
-        op = producers.get(op.inputs[0])
+    op = producers.get(base_of(indices, producers))
     if not isinstance(op, Generic) or op.combiner is not None or not op.rank or op.extents[-1] != columns:
         return False
     # A column that is not understood does no harm where the others tell all rows apart.

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from mansard.ir.graph import Graph
 from mansard.ir.ops import Op, Reshape
+from mansard.ir.producers import base_of
 from mansard.ir.region import Region
 
 
@@ -43,8 +44,7 @@ def region_on_cycle(graph: Graph, regions: Sequence[Region]) -> Region | None:
     predecessors: dict[int, set[int]] = {node: set() for node in node_of.values()}
     for op, node in node_of.items():
         for value in op.inputs:
-            while isinstance(producer := producers.get(value), Reshape):
-                value = producer.inputs[0]
+            producer = producers.get(base_of(value, producers))
             if producer is not None and node_of[producer] != node:
                 predecessors[node].add(node_of[producer])
     _, stuck = topological_order(predecessors, {node: node for node in predecessors})

@@ -19,6 +19,7 @@ from mansard.dims import DimLike
 from mansard.errors import CodegenError
 from mansard.ir.dispatch import Dispatch
 from mansard.ir.ops import Generic, Op, Reshape, Scatter
+from mansard.ir.producers import base_of
 from mansard.ir.scalar import Arg, Gather, Index, Scalar, walk
 from mansard.ir.types import Linear, Value
 
@@ -129,9 +130,7 @@ class Nest:
 
     def _rows_of(self, op: Scatter) -> Value:
         """The result that a scatter writes; its kernel does so in place and in any order."""
-        value = op.inputs[2]
-        while isinstance(producer := self.producers.get(value), Reshape):
-            value = producer.inputs[0]
+        value = base_of(op.inputs[2], self.producers)
         if value not in self.producers or not op.unique or op.inputs[0] not in self.dispatch.in_place:
             raise CodegenError(f"{op.name} into {op.inputs[0]} has a kernel of its own")
         return value
@@ -321,11 +320,10 @@ class Nest:
 
     def buffer(self, value: Value) -> Value:
         """The buffer behind a value read by `Gather`."""
-        while isinstance(op := self.producers.get(value), Reshape):
-            value = op.inputs[0]
-        if value in self.producers:
-            raise CodegenError(f"dispatch {self.dispatch.name}: gather from {value}, which is not stored")
-        return value
+        base = base_of(value, self.producers)
+        if base in self.producers:
+            raise CodegenError(f"dispatch {self.dispatch.name}: gather from {base}, which is not stored")
+        return base
 
     def positions(self, root: Root) -> list[Linear]:
         """Everything whose value depends on the loops: reads, guards, index uses, the store."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from mansard.dims import Dim, DimLike, representative
 from mansard.ir.graph import Graph
 from mansard.ir.ops import Op, Reshape
-from mansard.ir.types import Value
+from mansard.ir.producers import base_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,11 +51,6 @@ def extract(graph: Graph, ops: Collection[Op], name: str) -> Graph:
     producers = graph.producers()
     computed = {op for op in ops if not isinstance(op, Reshape)}
 
-    def base(value: Value) -> Value:
-        while isinstance(op := producers.get(value), Reshape):
-            value = op.inputs[0]
-        return value
-
     kept = set(computed)
     for op in computed:
         for value in op.inputs:
@@ -64,9 +59,10 @@ def extract(graph: Graph, ops: Collection[Op], name: str) -> Graph:
                 value = view.inputs[0]
     inside = tuple(op for op in graph.ops if op in kept)
     defined = {v for op in computed for v in op.outputs}
-    read = dict.fromkeys(base(v) for op in inside for v in op.inputs)
+    read = dict.fromkeys(base_of(v, producers) for op in inside for v in op.inputs)
     outside = [op for op in graph.ops if op not in computed and not isinstance(op, Reshape)]
-    wanted = {base(v) for op in outside for v in op.inputs} | {base(v) for v in graph.live_outs()}
+    needed = [*(v for op in outside for v in op.inputs), *graph.live_outs()]
+    wanted = {base_of(v, producers) for v in needed}
     outputs = tuple(v for op in inside if op in computed for v in op.outputs if v in wanted)
     part = Graph(
         name,

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from mansard.ir.dispatch import is_contraction
 from mansard.ir.graph import Graph
 from mansard.ir.ops import Op, Reshape
+from mansard.ir.producers import base_of
 from mansard.ir.region import Partition, Region, extract
 from mansard.ir.types import Value
 from mansard.regions.named.builder import VIEWS
@@ -171,10 +172,8 @@ def _constants(graph: Graph, ops: Iterable[Op]) -> set[Value]:
     read = set()
     for op in ops:
         for value in op.inputs:
-            while isinstance(producer := producers.get(value), Reshape):
-                value = producer.inputs[0]
-            if value in graph.constants:
-                read.add(value)
+            if (base := base_of(value, producers)) in graph.constants:
+                read.add(base)
     return read
 
 

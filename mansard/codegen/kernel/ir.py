@@ -249,7 +249,7 @@ class Kernel:
     exchange: Exchange = NO_EXCHANGE
     """What it may pass on within a persistent kernel (`mansard.codegen.kernel.exchanges`)."""
     lookups: frozenset[int] = frozenset()
-    """The bindings of which it reads no more than its results have elements, at computed places: tables."""
+    """The bindings that are tables: maps alone read them, at computed places."""
 
     def __str__(self) -> str:
         from mansard.codegen.kernel.printer import print_kernel

@@ -5,6 +5,7 @@ slow.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 from mansard import dims
@@ -22,19 +23,14 @@ from mansard.dtypes import DType
 from mansard.errors import CodegenError
 from mansard.ir.dispatch import Dispatch
 from mansard.ir.ops import Op, Reshape, Scan, Scatter, Sort
+from mansard.ir.producers import base_of
 from mansard.ir.types import Value
 
 
 def schedule(dispatch: Dispatch, target: KernelTarget, name: str) -> Scheduled:
     """The kernel of a dispatch with one Scan, Sort or Scatter."""
     (op,) = (op for op in dispatch.ops if not isinstance(op, Reshape))
-    bases = {op.output: op.inputs[0] for op in dispatch.ops if isinstance(op, Reshape)}
-
-    def base(value: Value) -> Value:
-        while value in bases:
-            value = bases[value]
-        return value
-
+    base = functools.partial(base_of, producers={v: op for op in dispatch.ops for v in op.outputs})
     if target.is_gpu:
         if isinstance(op, Sort) and gpu_sort.applies(op, target):
             return gpu_sort.schedule(dispatch, target, name, op, base)

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from mansard import dims
 from mansard.analysis.attention import AttentionForm
 from mansard.analysis.loops import linearize
-from mansard.analysis.producers import base_of
 from mansard.dims import DimLike
 from mansard.ir.dispatch import Dispatch
 from mansard.ir.graph import Graph
 from mansard.ir.ops import Assert, Generic, Op, Reshape
+from mansard.ir.producers import base_of
 from mansard.ir.region import Partition, Region
 from mansard.ir.scalar import Apply, walk
 from mansard.ir.scalar_ops import scalar_op

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from mansard.analysis.concatenation import outermost_parts
-from mansard.analysis.producers import base_of
 from mansard.ir.graph import Graph, fresh_name
 from mansard.ir.ops import Assert, Generic, Op
+from mansard.ir.producers import base_of
 from mansard.ir.scalar import Arg
 from mansard.ir.types import IndexMap, Value
 

@@ -22,6 +22,7 @@ from mansard.dims import DimLike
 from mansard.dtypes import DType
 from mansard.ir.graph import Graph
 from mansard.ir.ops import Generic, Op, Reshape, Scatter
+from mansard.ir.producers import base_of
 from mansard.ir.scalar import Apply, Arg, Const, Gather, Index, Scalar, operands, rewrite, walk
 from mansard.ir.shapes import same_dim
 from mansard.ir.types import IndexMap, Linear, Value
@@ -113,9 +114,7 @@ def _uses(linear: Linear, dim: int) -> bool:
 
 def _update(value: Value, graph: Graph, producers: Mapping[Value, Op]) -> Scatter | None:
     """The scatter of single rows into a state whose result a value is."""
-    shape, op = value.type.shape, producers.get(value)
-    while isinstance(op, Reshape):
-        op = producers.get(op.inputs[0])
+    shape, op = value.type.shape, producers.get(base_of(value, producers))
     if not isinstance(op, Scatter) or not op.unique or op.combiner is not None:
         return None
     target, indices, _ = op.inputs
@@ -131,9 +130,7 @@ def _update(value: Value, graph: Graph, producers: Mapping[Value, Op]) -> Scatte
 
 def _position(scatter: Scatter, producers: Mapping[Value, Op]) -> Expression | None:
     """Where a scatter writes the row of each sequence, if it writes them in the order of the sequences."""
-    op = producers.get(scatter.inputs[1])
-    while isinstance(op, Reshape):
-        op = producers.get(op.inputs[0])
+    op = producers.get(base_of(scatter.inputs[1], producers))
     if not isinstance(op, Generic) or op.combiner is not None or not same_dim(op.extents[-1], 2):
         return None
     loops = [d for d, e in enumerate(op.extents[:-1]) if not dims.is_one(e)]

@@ -19,6 +19,7 @@ from mansard.dtypes import DType
 from mansard.errors import CodegenError
 from mansard.ir.dispatch import Dispatch
 from mansard.ir.ops import Generic, Reshape
+from mansard.ir.producers import base_of
 from mansard.ir.scalar import Arg, Gather, Index, Scalar, walk
 from mansard.ir.types import Linear
 
@@ -170,9 +171,7 @@ def needs_place(nest: AttentionNest, special: Mapping[Generic, Generic]) -> bool
             if isinstance(node, (Index, Gather)):
                 return True
             if isinstance(node, Arg):
-                value = op.inputs[node.index]
-                while isinstance(source := nest.producers.get(value), Reshape):
-                    value = source.inputs[0]
+                source = nest.producers.get(base_of(op.inputs[node.index], nest.producers))
                 if source is nest.form.scores:
                     continue
                 if not isinstance(source, Generic):

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from mansard.analysis.producers import backward_slice, base_of, is_view
 from mansard.codegen.loop_nest import Nest
 from mansard.dims import is_one
 from mansard.dtypes import DType
 from mansard.errors import CodegenError
 from mansard.ir.dispatch import Dispatch, is_contraction
 from mansard.ir.ops import Generic, Op, Reshape
+from mansard.ir.producers import backward_slice, base_of, is_view
 from mansard.ir.rounded_rows import Rounded, matched
 from mansard.ir.scalar import Arg
 from mansard.ir.types import Value

@@ -97,7 +97,7 @@ class SlotSums:
     def _quad_sums(
         self, quads: QuadSums, slot: KValue, first: KValue, chunks: Sequence[Sequence[KValue]]
     ) -> list[KValue]:
-        """`_part_sums` by matrix units."""
+        """`part` by matrix units."""
         totals = quads.zeros()
         weights: list[list[list[KValue]]] = []
         for at in range(len(chunks)):
