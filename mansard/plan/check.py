@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from graphlib import CycleError, TopologicalSorter
 
 from mansard.dims import DimLike, add, symbol, to_expr
@@ -46,7 +47,8 @@ def check_plan(plan: Plan) -> Claims:
     if known is not None and known[0]() is plan:
         return known[1]
     claims = _check(plan)
-    _checked[number] = weakref.ref(plan, lambda _: _checked.pop(number, None)), claims
+    # Called as `pop(number, reference)`. Without a line of Python, an interrupt cannot be lost in it.
+    _checked[number] = weakref.ref(plan, partial(_checked.pop, number)), claims
     return claims
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import linecache
 import sys
 import threading
@@ -49,6 +50,7 @@ def interrupted_at(line: int, call: Callable[[], object]) -> str | None:
         return follow(0) if ours else None
 
     before = sys.gettrace()
+    gc.disable()  # garbage of other tests has finalizers, from which Python lets no exception out
     sys.settrace(entered)
     try:
         call()
@@ -56,6 +58,7 @@ def interrupted_at(line: int, call: Callable[[], object]) -> str | None:
         return where
     finally:
         sys.settrace(before)
+        gc.enable()
     return None
 
 
