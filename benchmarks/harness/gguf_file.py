@@ -1,8 +1,8 @@
-"""Qwen3 decoders as GGUF files, for llama.cpp."""
+"""Qwen3 decoders, with experts or without, as GGUF files for llama.cpp."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ _NAMES = {
     "post_attention_layernorm": "ffn_norm",
     "self_attn.o_proj": "attn_output",
     "self_attn.": "attn_",
+    "mlp.gate.": "ffn_gate_inp.",
+    "mlp.experts.": "ffn_",
     "mlp.": "ffn_",
     "_proj": "",
     "model.layers.": "blk.",
@@ -39,7 +41,8 @@ def write_gguf(
     """
     import gguf
 
-    writer = gguf.GGUFWriter(path, "qwen3")
+    experts = config.get("num_experts", 0)
+    writer = gguf.GGUFWriter(path, "qwen3moe" if experts else "qwen3")
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
@@ -52,14 +55,36 @@ def write_gguf(
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_vocab_size(config["vocab_size"])
     writer.add_tokenizer_model("none")
-    for name, values in tensors:
-        if not name.endswith("weight") or name == "lm_head.weight":
+    if experts:
+        writer.add_expert_count(experts)
+        writer.add_expert_used_count(config["num_experts_per_tok"])
+        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+    for name, values in _apart(tensors):
+        if name == "lm_head.weight":
             continue
         for old, new in _NAMES.items():
             name = name.replace(old, new)
-        stored = gguf.GGMLQuantizationType[kind if values.ndim == 2 else "F32"]
+        # llama.cpp keeps routers in F32.
+        matrix = values.ndim > 1 and "ffn_gate_inp" not in name
+        stored = gguf.GGMLQuantizationType[kind if matrix else "F32"]
         writer.add_tensor(name, gguf.quants.quantize(values, stored), raw_dtype=stored)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def _apart(
+    tensors: Iterable[tuple[str, npt.NDArray[np.float32]]],
+) -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
+    """Stacks of experts under the names of single networks' weights, gate and up apart."""
+    for name, values in tensors:
+        stem, _, part = name.rpartition(".")
+        if part == "gate_up_proj":
+            gate, up = np.split(values, 2, axis=1)
+            yield f"{stem}.gate_exps.weight", np.ascontiguousarray(gate)
+            yield f"{stem}.up_exps.weight", np.ascontiguousarray(up)
+        elif part == "down_proj":
+            yield f"{stem}.down_exps.weight", values
+        elif part == "weight":
+            yield name, values

@@ -1,13 +1,15 @@
-"""Qwen3-0.6B beside llama.cpp on CPUs, at the same width of weights: in turn, the shortest of all rounds.
+"""Qwen3 decoders beside llama.cpp on CPUs, at the same width of weights: in turn, the shortest of all rounds.
 
-    python -m benchmarks.models.small_weights [--kind int4] [--activations] [--threads 2] [--clock wall]
-        [--rounds 3] [--folder .cache/bench/small-weights] [--json FILE]
+    python -m benchmarks.models.small_weights [--model qwen3-moe] [--kind int4] [--activations] [--threads 2]
+        [--clock wall] [--rounds 3] [--folder .cache/bench/small-weights] [--json FILE]
         [--llama-python .cache/bench/venvs/llama.cpp/bin/python]
 
-Random weights in true shapes; bf16 and float12 are beside BF16, int8 beside Q8_0, int4 beside Q4_0;
-``--activations`` also rounds what weights are multiplied with to 8 bits, as llama.cpp does. Every measurement
-is a process of its own: prefill of 128 tokens, then single tokens behind them, in milliseconds, and the peak
-of its resident memory. ``--clock cpu`` counts the process's CPU time, which other processes take less from.
+Random weights in true shapes, of Qwen3-0.6B or of a mixture of experts that has the layers of
+Qwen3-30B-A3B, fewer of them and of their experts. bf16 and float12 are beside BF16, int8 beside Q8_0, int4
+beside Q4_0; ``--activations`` also rounds what weights are multiplied with to 8 bits, as llama.cpp does.
+Every measurement is a process of its own: prefill of 128 tokens, then single tokens behind them, in
+milliseconds, and the peak of its resident memory. ``--clock cpu`` counts the process's CPU time, which other
+processes take less from.
 
 What is measured is prepared in ``--folder`` and kept there: checkpoint, GGUF file, artifact.
 """
@@ -30,14 +32,22 @@ import numpy.typing as npt
 from safetensors import safe_open
 
 from benchmarks.harness.gguf_file import write_gguf
-from benchmarks.kernels.decode_gpu import MODELS
+from benchmarks.kernels.decode_gpu import MODELS as DENSE
 from benchmarks.models.random_checkpoint import write_checkpoint
 
 PROMPT, TOKENS, REPEATS = 128, 8, 3
 CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
 TYPES = {"bf16": "BF16", "float12": "BF16", "int8": "Q8_0", "int4": "Q4_0"}
 """What llama.cpp has beside a kind of weights."""
-MODEL = "qwen3-0.6b"
+MODELS = {
+    "qwen3-0.6b": DENSE["qwen3-0.6b"],
+    "qwen3-moe": {
+        **DENSE["qwen3-8b"], "model_type": "qwen3_moe", "hidden_size": 2048, "num_hidden_layers": 6,
+        "num_key_value_heads": 4, "num_experts": 32, "num_experts_per_tok": 4, "moe_intermediate_size": 768,
+        "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [], "vocab_size": 32768,
+        "tie_word_embeddings": True,
+    },
+}  # fmt: skip
 Times = dict[str, float]
 
 
@@ -97,9 +107,10 @@ def _child(command: list[str], threads: int) -> Times:
     return result
 
 
-def prepared(folder: Path, kind: str, activations: bool) -> tuple[Path, Path]:
+def prepared(folder: Path, model: str, kind: str, activations: bool) -> tuple[Path, Path]:
     """The artifact and the GGUF file of a kind of weights, made of one checkpoint where they are missing."""
-    config, checkpoint = dict(MODELS[MODEL]), folder / MODEL
+    config, folder = dict(MODELS[model]), folder / model
+    checkpoint = folder / "checkpoint"
     if not (checkpoint / "config.json").exists():
         checkpoint.mkdir(parents=True, exist_ok=True)
         write_checkpoint(checkpoint, config)
@@ -131,6 +142,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--model", default="qwen3-0.6b", choices=MODELS)
     parser.add_argument("--kind", default="int4", choices=TYPES)
     parser.add_argument("--activations", action="store_true")
     parser.add_argument("--threads", type=int, default=2)
@@ -144,7 +156,7 @@ def main() -> None:
     if options.measure:
         print(json.dumps(ours(options.measure, CLOCKS[options.clock])))
         return
-    artifact, other = prepared(options.folder, options.kind, options.activations)
+    artifact, other = prepared(options.folder, options.model, options.kind, options.activations)
     clock = options.clock
     module = [sys.executable, "-m", "benchmarks.models.small_weights", "--clock", clock]
     commands = {
@@ -159,7 +171,12 @@ def main() -> None:
             times = _child(command, options.threads)
             best[name] = {key: min(t, best.get(name, times)[key]) for key, t in times.items()}
         ratios = {key: round(best["mansard"][key] / t, 3) for key, t in best["llama.cpp"].items()}
-        result = {"kind": options.kind, "activations": options.activations, "threads": options.threads}
+        result = {
+            "model": options.model,
+            "kind": options.kind,
+            "activations": options.activations,
+            "threads": options.threads,
+        }
         result |= {"clock": clock, **best, "ratio": ratios}
         print(json.dumps(result), flush=True)
     if options.json:
