@@ -85,6 +85,18 @@ class Read:
         return self.computed.strides if self.computed is not None else None
 
 
+@dataclass(frozen=True)
+class ChosenMatrix:
+    """Where a matrix lies that an index chooses out of a stack (`mansard.codegen.chosen_matrices`)."""
+
+    count: int
+    """Matrices of the stack."""
+    index: Value
+    """The buffer that holds their numbers (i64)."""
+    place: Linear
+    """Where in it the number stands, over the loops."""
+
+
 class Nest:
     """The loops, roots and buffers of one dispatch of Generics."""
 
@@ -98,7 +110,18 @@ class Nest:
         self.inputs = frozenset(dispatch.inputs)
         self.scatters = {self._rows_of(op): op for op in dispatch.ops if isinstance(op, Scatter)}
         """Scatters into states by the value that they write the rows of."""
+        self.matrices: dict[Value, ChosenMatrix] = {}
+        """Buffers that are matrices of stacks."""
+        self.fixed: frozenset[int] = frozenset()
+        """Loops of the domain that choose them. Each workgroup has one point of these, which no schedule
+        sees: they are not among the `collapsed` ones."""
         self.roots = self._roots()
+
+    @property
+    def choosing(self) -> set[int]:
+        """The loops that choose matrices: those of the domain that are fixed, and reduced ones."""
+        loops = (loop for matrix in self.matrices.values() for loop, _ in matrix.place.terms)
+        return {loop for loop in loops if not dims.is_one(self.extents[loop])}
 
     # Loops ----------------------------------------------------------------------------------
     def new_loop(self, extent: DimLike) -> int:
@@ -330,6 +353,7 @@ class Nest:
         reads = self.reads(root)
         out = [r.address for r in reads if r.address is not None]
         out.extend(at for r in reads for at, _ in r.guards)
+        out.extend(matrix.place for matrix in self.matrices.values())
         self._index_uses(root.op, root.index, out, set())
         if root.stores:
             out.extend(self._store_positions(root))
@@ -382,8 +406,9 @@ class Nest:
         return place[0], place[1]
 
     def collapsed(self, loops: Sequence[int], positions: Sequence[Linear]) -> list[list[int]]:
-        """``loops`` (adjacent, outer first) grouped into loops that can run as one; unit loops dropped."""
-        kept = [loop for loop in loops if not dims.is_one(self.extents[loop])]
+        """``loops`` (adjacent, outer first) grouped into loops that can run as one; unit and fixed loops
+        dropped."""
+        kept = [loop for loop in loops if not dims.is_one(self.extents[loop]) and loop not in self.fixed]
         renumbered = {loop: i for i, loop in enumerate(kept)}
         local = [
             Linear(tuple(sorted((renumbered[d], c) for d, c in p.terms if d in renumbered)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from mansard import dims
 from mansard.codegen.kernel import KernelBuilder, KValue
@@ -56,6 +56,18 @@ class Positions:
             self.shifts[loop] = 0
         self.loops[group[-1]] = value
         self.shifts[group[-1]] = shift
+
+    def continue_from(self, other: Positions) -> None:
+        """Begin with the loops that another one has bound, and what it has emitted."""
+        self.loops.update(other.loops)
+        self.shifts.update(other.shifts)
+        self._cache.update(other._cache)
+
+    def once(self, key: object, emit: Callable[[], KValue]) -> KValue:
+        """What was emitted under a key before, in this scope or one around it; else what ``emit`` does."""
+        if key not in self._cache:
+            self._cache[key] = emit()
+        return self._cache[key]
 
     def dim(self, value: DimLike) -> KValue:
         """A dim expression as an index value."""

@@ -6,7 +6,7 @@ the packed form only. A constant with several readers stays dense, in one copy.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,8 @@ class Panels:
     width: int
     group: int = 1
     halves: bool = False
+    matrices: int = 1
+    """Constants of that size, one behind the other, each of which is packed by itself."""
 
     @property
     def run(self) -> int:
@@ -48,12 +50,19 @@ class Panels:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """(panels, groups of reduced positions, width), and the group where there is one."""
-        shape = (-(-self.columns[0] // self.width), self.depth // self.group, self.width)
+        """(panels of all matrices, groups of reduced positions, width), and the group where there is one."""
+        panels = self.matrices * -(-self.columns[0] // self.width)
+        shape = (panels, self.depth // self.group, self.width)
         return shape if self.group == 1 else (*shape, self.group)
 
     def pack(self, dense: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
         """The packed copy of the dense constant."""
+        if self.matrices > 1:
+            one = replace(self, matrices=1)
+            result = np.empty((self.matrices, *one.shape), dense.dtype)
+            for packed, matrix in zip(result, dense.reshape(self.matrices, -1), strict=True):
+                packed[...] = one.pack(matrix)
+            return result.reshape(self.shape)
         flat = np.ascontiguousarray(dense).reshape(-1)
         loops = (*self.reduced, self.columns)
         walked = np.lib.stride_tricks.as_strided(

@@ -88,3 +88,12 @@ def test_rows_are_divided_without_waste_where_tiles_allow_it():
     target = parse("cpu:x86-64-v4").kernel_target()
     assert tiles(49, 960, 160, target)[0].rows == 7
     assert 128 % tiles(128, 1536, 384, target)[0].rows == 0
+
+
+def test_matrices_of_a_stack_are_packed_one_by_one():
+    dense = np.arange(3 * 8 * 10).reshape(3, 8, 10)
+    one = Panels((8, 10), ((10, 1),), width=4, group=2)
+    stack = Panels((8, 10), ((10, 1),), width=4, group=2, matrices=3)
+    packed = stack.pack(dense)
+    assert packed.shape == stack.shape == (6, 5, 4, 2)
+    assert np.array_equal(packed, np.concatenate([one.pack(matrix) for matrix in dense]))

@@ -7,16 +7,25 @@ from support.graphs import F32
 from support.kernels.pairs import pairs
 
 from mansard.codegen.loop_nest import Nest
+from mansard.codegen.schedules import schedule
 from mansard.codegen.schedules.common.contraction import analyse
 from mansard.codegen.schedules.gpu.gemv.form import analyse as gemv_form
 from mansard.codegen.schedules.gpu.gemv.form import computed_chunk, max_load_elements
+from mansard.compiler.targets import resolve_targets
+from mansard.dims import Dim, symbol
 from mansard.dtypes import DType
 from mansard.ir import GraphBuilder, IndexMap
 from mansard.ir.scalar import Apply, Arg, Cast, Const, Gather, Index
+from mansard.ir.types import Constant
 from mansard.passes.fusion.fuse import fuse
+from mansard.passes.fusion.packable import mark_packable
+from mansard.passes.products.quantisation import quantisation
+from mansard.passes.products.weight_only import quantise_weights
+from mansard.placement import PlacementOptions
 
 COUNT, COLUMNS, DEPTH = 7, 40, 72
 RNG = np.random.default_rng(0)
+TARGETS = ["cpu", "cpu:x86-64-v3"]
 
 
 def wide(x):
@@ -49,6 +58,107 @@ def graph(rows, dtype, parts=1):
 @pairs("rows, parts", [(1, 1), (1, 3), (4, 1), (6, 1)], "dtype", [F32, DType.BF16, DType.I8])
 def test_matrices_of_a_stack(rows, parts, dtype, device):
     check(*graph(rows, dtype, parts), device)
+
+
+def constant(b, name, shape, dtype):
+    return b.constant(
+        name, Constant.of(RNG.standard_normal(shape, np.float32).astype(dtype.numpy), name), shape, dtype
+    )
+
+
+def constant_stack(rows, dtype, columns=48, depth=128, *, groups=6, parts=0, major=False):
+    """``groups`` products with matrices out of a constant stack, plus a bias: one for each group, or the sum
+    over some ``parts``."""
+    b = GraphBuilder()
+    outer = (groups, rows)
+    x = b.input("x", (*outer, parts, depth) if parts else (*outer, depth), dtype)
+    chosen = b.input("chosen", (groups, parts) if parts else (groups,), DType.I64)
+    shape = (COUNT, depth, columns) if major else (COUNT, columns, depth)
+    stack, bias = constant(b, "stack", shape, dtype), constant(b, "bias", (columns,), F32)
+    k = 4 if parts else 3
+    matrix = Gather(2, (Arg(1, DType.I64), *((Index(k), Index(2)) if major else (Index(2), Index(k)))), dtype)
+    body = Apply("mul", (wide(Arg(0, dtype)), wide(matrix)), F32)
+    extents = (*outer, columns, parts, depth) if parts else (*outer, columns, depth)
+    maps = [IndexMap.of_dims((0, 1, *range(3, k + 1))), IndexMap.of_dims((0, 3) if parts else (0,)), None]
+    y = b.generic((x, chosen, stack), maps, extents, body, reduced=2 if parts else 1, combiner="add")
+    added = Apply("add", (Arg(0, F32), Arg(1, F32)), F32)
+    z = b.generic((y, bias), (IndexMap.identity(3), IndexMap.of_dims((2,))), (*outer, columns), added)
+    count = groups if isinstance(groups, int) else 5
+    return b.build([z]), [
+        RNG.standard_normal((count, *x.type.shape[1:]), np.float32).astype(dtype.numpy),
+        RNG.integers(-1, COUNT + 1, (count, *chosen.type.shape[1:])),
+    ]
+
+
+@pairs("rows", [1, 3, 4, 7, 8, 12, 20], "parts, major", [(0, False), (0, True), (3, False)])
+@pytest.mark.parametrize("dtype", [F32, DType.BF16])
+@pytest.mark.parametrize("target", TARGETS)
+def test_constant_stacks(rows, dtype, parts, major, target):
+    check(*constant_stack(rows, dtype, parts=parts, major=major), target)
+
+
+@pytest.mark.parametrize("rows", [1, 8])
+def test_any_number_of_products(rows):
+    graph, inputs = constant_stack(rows, DType.BF16, groups=symbol(Dim("groups", 1, 40)))
+    check(graph, inputs, "cpu")
+
+
+@pytest.mark.parametrize("rows", [7, 8, 12])
+@pytest.mark.parametrize("columns", [36, 80])
+def test_rows_longer_than_a_piece_of_the_sums(rows, columns):
+    """Tiles of two columns (`gemm_rows`) with sums over several pieces of the reduced dim."""
+    check(*constant_stack(rows, DType.BF16, columns=columns, depth=3072), "cpu")
+
+
+QUANTISED = [
+    {"kind": "int8"},
+    {"kind": "int4"},
+    {"kind": "int4", "symmetric": False},
+    {"kind": "int8", "group_size": 64, "symmetric": False},
+]
+
+
+@pytest.mark.parametrize("how", QUANTISED, ids=lambda how: "-".join(map(str, how.values())))
+@pairs("rows", [1, 4, 8, 20], "parts, columns", [(0, 48), (0, 40), (3, 48), (3, 37)])
+@pytest.mark.parametrize("dtype", [F32, DType.BF16])
+@pytest.mark.parametrize("target", TARGETS)
+def test_quantised_stacks(rows, parts, columns, dtype, how, target):
+    graph, inputs = constant_stack(rows, dtype, columns=columns, parts=parts)
+    after = quantise_weights(graph, quantisation(min_elements=1, **how))
+    assert "stack.codes" in {v.name for v in after.constants}
+    check(after, inputs, target)
+
+
+@pytest.mark.parametrize("parts", [0, 3])
+@pytest.mark.parametrize(("columns", "packed"), [(48, True), (40, False)])
+def test_matrices_of_a_quantised_stack_are_packed_one_by_one(columns, packed, parts):
+    """In panels that are no larger than the matrices, so that each begins where it did."""
+    graph, _ = constant_stack(1, DType.BF16, columns=columns, parts=parts)
+    after = quantise_weights(graph, quantisation("int4", min_elements=1))
+    (dispatch,) = mark_packable(fuse(after)).dispatches
+    (target,) = resolve_targets(["cpu"], PlacementOptions(fallback="error"))
+    layouts = schedule(dispatch, target.kernel, "kernel").packed
+    stacks = {v.name: panels.matrices for i, v in enumerate(dispatch.inputs) if (panels := layouts.get(i))}
+    assert stacks == ({"stack.codes": COUNT, "stack.scales": COUNT} if packed else {})
+
+
+def test_matrices_chosen_by_two_loops_and_a_stack_that_is_read_twice():
+    b = GraphBuilder()
+    x = b.input("x", (3, 2, 64), F32)
+    chosen = b.input("chosen", (3, 2), DType.I64)
+    stack = constant(b, "stack", (COUNT, 32, 64), F32)
+    one = Gather(2, (Arg(1, DType.I64), Index(2), Index(3)), F32)
+    first = Gather(2, (Const(0, DType.I64), Index(2), Index(3)), F32)
+    maps = (IndexMap.of_dims((0, 1, 3)), IndexMap.of_dims((0, 1)), None)
+    results = [
+        b.generic(
+            (x, chosen, stack), maps, (3, 2, 32, 64),
+            Apply("mul", (Arg(0, F32), matrix), F32), reduced=1, combiner="add",
+        )
+        for matrix in (one, Apply("add", (one, first), F32))
+    ]  # fmt: skip
+    inputs = [RNG.standard_normal((3, 2, 64), np.float32), RNG.integers(0, COUNT, (3, 2))]
+    check(b.build(results), inputs, "cpu")
 
 
 @pytest.mark.parametrize("rows", [1, 8])

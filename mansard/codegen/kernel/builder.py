@@ -70,6 +70,10 @@ class KernelBuilder:
         self._block = Block()
         self._root = self._block
         self._next = first_id
+        self.start_of: Callable[[Memory], KValue | None] = lambda memory: None
+        """The element of a binding from which on positions count, where that is not its first."""
+        self.ids: tuple[KValue, KValue, KValue] | None = None
+        """A workgroup's coordinates in the grid of a schedule, where the kernel's grid is another."""
         self.takes_vectors = False
         """Whether the code generator has ``round_bytes`` and ``nibbles``, which are for vectors of CPUs."""
         self._exact = False
@@ -112,6 +116,8 @@ class KernelBuilder:
 
     def workgroup_id(self, axis: int) -> KValue:
         """The workgroup's coordinate."""
+        if self.ids is not None:
+            return self.ids[axis]
         return self.inst("workgroup_id", (), KType(self.index), axis=axis)
 
     def local_id(self, axis: int) -> KValue:
@@ -142,7 +148,13 @@ class KernelBuilder:
         if isinstance(memory, SharedMemory) and memory.lanes > 1:
             lanes = memory.lanes
         attrs = {"aligned": True} if aligned else {}
-        return self.inst("load", (index,), KType(memory.dtype, lanes), memory=memory, **attrs)
+        place = self._placed(memory, index)
+        return self.inst("load", (place,), KType(memory.dtype, lanes), memory=memory, **attrs)
+
+    def _placed(self, memory: Memory, index: KValue) -> KValue:
+        """A position in a memory, counted from the binding's first element."""
+        start = self.start_of(memory)
+        return index if start is None else self.add(start, index)
 
     def load_words(self, memory: Memory, index: KValue, words: int) -> KValue:
         """32-bit words as they lie in memory from an element on, aligned to all of them (GPU only)."""
@@ -202,7 +214,7 @@ class KernelBuilder:
 
     def prefetch(self, memory: Memory, index: KValue) -> None:
         """Hint that an element is read soon."""
-        self.inst("prefetch", (index,), None, memory=memory)
+        self.inst("prefetch", (self._placed(memory, index),), None, memory=memory)
 
     def atomic(self, memory: Memory, index: KValue, value: KValue, combiner: str) -> None:
         """Combine atomically into one element."""

@@ -15,6 +15,7 @@ from mansard.codegen.schedules import scan_sort_scatter
 from mansard.codegen.schedules.common import transposed_stores
 from mansard.codegen.schedules.common.attention_nest import attention_form
 from mansard.codegen.schedules.common.base import Scheduled
+from mansard.codegen.schedules.common.chosen_matrices import with_chosen_matrices
 from mansard.codegen.schedules.common.tunable import NestSchedule, Tunable
 from mansard.codegen.schedules.cpu import attention as cpu_attention
 from mansard.codegen.schedules.cpu import choose as cpu
@@ -49,7 +50,7 @@ def schedule(
         if fused.applies(parts, target):
             return _with_stream(fused.schedule(parts, target, name), parts, target)
         return joined.schedule(parts, target, name)
-    nest = Nest(dispatch)
+    nest = _nest(dispatch, target)
     chosen = choose(nest, target)
     tunable = _tunable(chosen, target)
     if tunable is None:
@@ -58,6 +59,12 @@ def schedule(
     if chosen is gemv.schedule:
         return _with_stream(scheduled, Parts(nest, None, None), target)
     return scheduled
+
+
+def _nest(dispatch: Dispatch, target: KernelTarget) -> Nest:
+    """The loops of a dispatch. Kernels of GPUs know gathers of matrices themselves."""
+    nest = Nest(dispatch)
+    return nest if target.is_gpu else with_chosen_matrices(nest)
 
 
 def _with_stream(scheduled: Scheduled, parts: Parts, target: KernelTarget) -> Scheduled:
@@ -100,7 +107,7 @@ def candidates(dispatch: Dispatch, target: KernelTarget) -> Sequence[Parameters]
         return gpu_attention.candidates(dispatch, attention, target) if target.is_gpu else (Parameters(),)
     if parts_of(dispatch) is not None:
         return (Parameters(),)
-    nest = Nest(dispatch)
+    nest = _nest(dispatch, target)
     tunable = _tunable(choose(nest, target), target)
     return tunable.candidates(nest, target) if tunable else (Parameters(),)
 

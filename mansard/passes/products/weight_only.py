@@ -32,7 +32,6 @@ import numpy as np
 
 from mansard import dims
 from mansard.analysis.operands import tidy
-from mansard.dims import DimLike
 from mansard.dtypes import DType
 from mansard.errors import CompileError
 from mansard.hal.float12 import to_float12
@@ -44,11 +43,17 @@ from mansard.ir.graph import Graph, fresh_name
 from mansard.ir.interpreter.graph import load
 from mansard.ir.ops import Generic, Op
 from mansard.ir.quantised_weight import GroupFactor, QuantisedWeight
-from mansard.ir.scalar import Apply, Arg, Cast, Const, DimValue, Gather, Index, Scalar, rewrite, walk
+from mansard.ir.scalar import Apply, Arg, Cast, Const, DimValue, Gather, Index, Scalar, rewrite
 from mansard.ir.types import Constant, IndexMap, Linear, TensorType, Value
 from mansard.passes.canonical.simplify import simplify_op
-from mansard.passes.layout.split_loops import split_op
 from mansard.passes.products.activations import FEW_ROWS, Activations
+from mansard.passes.products.chosen_weights import (
+    Stored,
+    at_groups,
+    chooses_matrices,
+    chosen_factor,
+    with_rounded,
+)
 from mansard.passes.products.quantisation import Quantisation
 from mansard.passes.products.quantiser import CODES, Array, quantise
 
@@ -56,7 +61,6 @@ F32, I64 = DType.F32, DType.I64
 FEW_ROWS_OF_FLOAT12 = 8
 """Kernels of so many rows unpack numbers as they read them (`mansard.codegen.schedules.cpu.gemv`)."""
 FLOATS = frozenset({DType.F32, DType.F16, DType.BF16})
-Stored = QuantisedWeight | Float12Weight
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,7 @@ def quantise_weights(
 class _Pass:
     def __init__(self, graph: Graph, quantisation: Quantisation, bf16: bool, few_rows: bool) -> None:
         self.graph, self.quantisation = graph, quantisation
+        self.round_stacks = bool(quantisation.activations) and not few_rows
         self.users = graph.users()
         self.taken = {v.name for v in graph.values()}
         self.constants = dict(graph.constants)
@@ -115,7 +120,9 @@ class _Pass:
             if p is not None and p.weight in stored:
                 ops.extend(self._quantised(p, stored[p.weight]))
             elif isinstance(op, Generic) and not stored.keys().isdisjoint(op.inputs):
-                ops.append(_lookup(op, stored, orders))
+                product = _lookup(op, stored, orders)
+                x = chosen_factor(op, stored) if self.round_stacks else None
+                ops.extend(with_rounded(product, x, self.activations) if x is not None else [product])
             else:
                 ops.append(op)
         needed = {v for op in ops for v in op.inputs} | set(self.graph.live_outs())
@@ -158,7 +165,7 @@ class _Pass:
         if not self._eligible(value, 3):
             return False
         readers = self.users.get(value, [])
-        return bool(readers) and all(_chooses_matrices(op, value) for op in readers)
+        return bool(readers) and all(chooses_matrices(op, value) for op in readers)
 
     def _follow(self, value: Value, products: Mapping[Op, _Product]) -> bool:
         """Whether every reader can read codes."""
@@ -293,24 +300,9 @@ def _reads_elements(op: Op, value: Value) -> bool:
     return True
 
 
-def _chooses_matrices(op: Op, value: Value) -> bool:
-    """Whether an op is a sum of products with rows of matrices that indices choose out of a stack."""
-    if not isinstance(op, Generic) or op.combiner != "add" or not isinstance(op.body, Apply):
-        return False
-    if op.body.op != "mul" or any(
-        v is value and m is not None for v, m in zip(op.inputs, op.maps, strict=True)
-    ):
-        return False
-    reads = [n for n in walk(op.body) if isinstance(n, Gather) and op.inputs[n.operand] is value]
-    return all(
-        all(isinstance(index, Index) for index in read.indices[-2:]) and read.indices[-1].dim in op.reduced  # type: ignore[union-attr]
-        for read in reads
-    )
-
-
 def _lookup(op: Generic, stored: Mapping[Value, Stored], orders: Mapping[Value, bool]) -> Generic:
     """Another reader of weights, reading their codes."""
-    op = _at_groups(op, stored)
+    op = at_groups(op, stored)
     inputs, maps = list(op.inputs), list(op.maps)
     exact: dict[Scalar, Scalar] = {}  # factors of products, which are not rounded to the weight's type
 
@@ -347,24 +339,6 @@ def _lookup(op: Generic, stored: Mapping[Value, Stored], orders: Mapping[Value, 
     simple = simplify_op(new)  # which group an element is in
     assert isinstance(simple, Generic)
     return simple
-
-
-def _at_groups(op: Generic, stored: Mapping[Value, Stored]) -> Generic:
-    """An op whose sum over the rows of a stack of matrices runs over groups and the elements of one, so that
-    these share what is read for a group; the same op where the stacks have no groups, or it reads none."""
-    splits: dict[int, tuple[DimLike, ...]] = {}
-    for node in walk(op.body):
-        if isinstance(node, Gather) and (value := op.inputs[node.operand]).type.rank > 2 and value in stored:
-            weight, k = stored[value], node.indices[-1]
-            assert isinstance(weight, QuantisedWeight) and isinstance(k, Index)
-            depth, size = op.extents[k.dim], weight.scales[0].size
-            if isinstance(depth, int) and depth > size and depth % size == 0:
-                splits[k.dim] = (depth // size, size)
-    if not splits:
-        return op
-    (divided,) = split_op(op, splits, set())  # of reduced loops, so that the result keeps its shape
-    assert isinstance(divided, Generic)
-    return divided
 
 
 def _scalar(index: Linear) -> Scalar:

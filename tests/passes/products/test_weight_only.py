@@ -181,6 +181,30 @@ def test_kernels_read_chosen_matrices(kind, depth, columns, picks):
         np.testing.assert_allclose(result, wanted, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("picks", [0, 2])
+@pytest.mark.parametrize("dtype", [F32, BF16])
+@pytest.mark.parametrize(
+    ("how", "limit"), [({"kind": "int8"}, 0.03), ({"kind": "int4", "symmetric": False}, 0.2)]
+)
+@pytest.mark.parametrize("columns", [24, 32])
+def test_what_chosen_matrices_are_multiplied_with_is_rounded(how, limit, columns, dtype, picks):
+    graph, inputs = chosen(3, 5, columns, 128, picks=picks, dtype=dtype)
+    after = quantised(graph, activations="int8", **how)
+    close(graph, after, inputs, limit)
+    (op,) = (op for op in after.ops if is_contraction(op))
+    assert {v.type.dtype for v in op.inputs} >= {DType.I8} and "x" not in {v.name for v in op.inputs}
+    for wanted, result in zip(interpret(after, inputs), graph_runner.run(after, inputs, "cpu"), strict=True):
+        np.testing.assert_allclose(result, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_gpus_alone_multiply_chosen_matrices_with_floats():
+    graph, _ = chosen(3, 5, 24, 128)
+    how = mansard.quantize("int8", min_elements=1, activations="int8")
+    after = quantise_weights(graph, how, few_rows=True)
+    (op,) = (op for op in after.ops if is_contraction(op))
+    assert "x" in {v.name for v in op.inputs}
+
+
 def test_stacks_that_stay_as_they_are():
     graph, _ = chosen(3, 5, 24, 128)
     how = mansard.quantize

@@ -14,6 +14,7 @@ from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.loop_nest import Nest, Root
 from mansard.codegen.nvptx.target import FEATURE as PTX_FEATURE
 from mansard.codegen.positions import Params
+from mansard.codegen.schedules.common.chosen_matrices import fix_points, start_of_matrix
 from mansard.codegen.schedules.common.exchanges import exchange_of, lookups_of
 from mansard.dims import DimLike
 from mansard.dtypes import DType
@@ -92,9 +93,18 @@ class Frame:
             self.b.exchange = exchange_of(of, nest.buffers)
             self.b.lookups = lookups_of(of, nest.buffers)
         self.ev = Evaluator(nest, self.b, self.params)
+        self.b.start_of = lambda memory: start_of_matrix(self.ev, memory)
+        self.points: DimLike = fix_points(self.ev) if nest.fixed else 1
+        """Points that the grid of a schedule is there for (`Nest.fixed`)."""
+
+    def evaluate_with(self, ev: Evaluator) -> None:
+        """Let another evaluator of the nest emit all that follows, at the loops that are bound."""
+        ev.continue_from(self.ev)
+        self.ev = ev
 
     def finish(self, grid: Grid) -> Scheduled:
         """The finished kernel with its launch data."""
+        grid = grid[0], grid[1], dims.mul(grid[2], self.points)
         self.b.params = len(self.params.values)
         return Scheduled(self.b.build(), tuple(self.params.values), grid)
 

@@ -24,6 +24,8 @@ def choose(nest: Nest, target: KernelTarget) -> NestSchedule:
     """Select by the nest's reductions and the memory layout of their operands."""
     if not any(r.reduces for r in nest.roots):
         return maps.schedule
+    if nest.matrices:
+        return contraction.schedule
     if window_dot.analyse(nest, target) is not None:
         return window_dot.schedule
     if window_depthwise.analyse(nest, target) is not None:

@@ -46,9 +46,11 @@ def schedule(nest: Nest, target: KernelTarget, name: str) -> Scheduled:
     product."""
     (root,) = (r for r in nest.roots if r.reduces)
     shape = analyse(nest, root)
-    if gemv.applies(nest, shape):
-        return gemv.schedule(nest, target, name, shape)
     product = gemm_rows.find(nest, root, shape, target)
+    # Groups of rows with chosen matrices are many rows, whatever one group has.
+    grouped = product is not None and bool(nest.fixed)
+    if not grouped and gemv.applies(nest, shape):
+        return gemv.schedule(nest, target, name, shape)
     if product is not None:
         if gemm_rows_packed.applies(nest, product, target):
             return gemm_rows_packed.schedule(nest, target, name, product)

@@ -120,8 +120,9 @@ class Gemm:
         assert shape.column is not None
         self.frame, self.root, self.shape, self.weights, self.tile = frame, root, shape, weights, tile
         self.b, self.nest, self.column = frame.b, frame.nest, shape.column
-        frame.ev = self.ev = PackedEvaluator(frame.nest, frame.b, frame.params)
+        self.ev = PackedEvaluator(frame.nest, frame.b, frame.params)
         self.ev.places = {}
+        frame.evaluate_with(self.ev)
         self.extent = weights.panels.columns[0]
         self.rows: DimLike = self.nest.total(shape.row) if shape.row else 1
         # Loops that cannot be flattened with the rows: for the weights they are more rows.
@@ -138,7 +139,7 @@ class Gemm:
         b, tile = self.b, self.tile
         if self.shape.rest:
             self.frame.bind_flat(self.shape.rest, b.workgroup_id(1))
-        column, last = b.workgroup_id(1 if self.group else 2), b.idx(self.full)
+        column, last = b.workgroup_id(2 if self.shape.rest else 1), b.idx(self.full)
         row_tiles = dims.ceildiv(self.rows, tile.rows)
         if self.full:
             with (
@@ -156,7 +157,8 @@ class Gemm:
                 self._tile(row, last, self.tail, last=True)
         columns, blocks = self.full + (self.tail > 0), dims.ceildiv(row_tiles, tile.block)
         grid = (self.group, columns, dims.ceildiv(blocks, self.group)) if self.group else None
-        done = self.frame.finish(grid or (blocks, self.rest, columns))
+        others = (self.rest, columns) if self.shape.rest else (columns, 1)
+        done = self.frame.finish(grid or (blocks, *others))
         packed = {self.weights.position: self.weights.panels}
         return Scheduled(done.kernel, done.params, done.grid, packed)
 
@@ -348,10 +350,10 @@ class Gemm:
         return self._innermost(end, b.idx(total), loop.results, step)
 
     def position(self) -> KValue:
-        """The flat position of the bound reduced loops."""
+        """The flat position of the bound reduced loops. Ones around those of the panels choose a matrix."""
         b, step, panels = self.b, 1, self.weights.panels
         result = b.idx(0)
-        for group, (extent, _) in zip(reversed(self.shape.reduced), reversed(panels.reduced), strict=True):
+        for group, (extent, _) in zip(reversed(self.shape.reduced), reversed(panels.reduced), strict=False):
             result = b.add(result, b.mul(self.ev.loops[group[-1]], b.idx(step)))
             step *= panels.run if step == 1 else extent
         return result

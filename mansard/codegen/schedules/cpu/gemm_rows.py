@@ -134,7 +134,9 @@ class RowTiles:
         # Accumulators of a tile, a vector of each of its columns and two of x fill the registers.
         most = (frame.target.vector_registers - COLUMNS - 2) // COLUMNS
         self.row_extent = self.nest.total(product.row)
-        self.rows = min(most, estimate(self.row_extent))
+        # All of some rows in tiles of two columns: the weights are read once instead of twice.
+        self.paired = isinstance(self.row_extent, int) and most < self.row_extent <= 2 * most
+        self.rows = min(2 * most if self.paired else most, estimate(self.row_extent))
         self.block = block
         self.chunk = self._chunk()
         self.sum = DType.F32 if root.op.body.dtype is DType.F32 else DType.I32
@@ -144,7 +146,8 @@ class RowTiles:
         """Reduced positions between two additions to the sums."""
         product = self.product
         vectors = product.depth // product.lanes
-        most = max(1, CHUNK_BYTES // (product.lanes * product.weights.type.dtype.itemsize))
+        size = CHUNK_BYTES // 2 if self.paired else CHUNK_BYTES
+        most = max(1, size // (product.lanes * product.weights.type.dtype.itemsize))
         pieces = next(n for n in range(-(-vectors // most), vectors + 1) if vectors % n == 0)
         return product.depth // pieces
 
@@ -184,17 +187,24 @@ class RowTiles:
             b.for_(self.first, self.last, b.idx(COLUMNS)) as loop,
             self.ev.scope(),
         ):
-            totals = self._added(self._accumulate(row, count, loop.index, chunks.index), count)
-            place = b.sub(loop.index, self.first)
-            for number, total in enumerate(totals):
-                at = b.add(place, b.idx(number * self.block))
-                if pieces > 1:
-                    total = b.add(total, b.load(self.sums, at, COLUMNS))
-                b.store(self.sums, at, total)
+            self._columns(row, count, loop.index, chunks.index, pieces > 1)
         for number in range(count):
             with self.ev.scope():
                 self.ev.bind(self.product.row, b.add(row, b.idx(number)))
                 self._store(number)
+
+    def _columns(self, row: KValue, count: int, column: KValue, begin: KValue, added: bool) -> None:
+        """The sums of a chunk for four columns, stored or ``added`` to those of the chunks before."""
+        b, width = self.b, COLUMNS // 2 if self.paired else COLUMNS
+        places = [b.add(column, b.idx(first)) for first in range(0, COLUMNS, width)]
+        parts = [self._accumulate(row, count, place, width, begin) for place in places]
+        ordered = [part[r * width + c] for r in range(count) for part in parts for c in range(width)]
+        place = b.sub(column, self.first)
+        for number, total in enumerate(self._added(ordered, count)):
+            at = b.add(place, b.idx(number * self.block))
+            if added:
+                total = b.add(total, b.load(self.sums, at, COLUMNS))
+            b.store(self.sums, at, total)
 
     def _clear(self, count: int) -> None:
         b, lanes = self.b, min(self.lanes, self.block)
@@ -216,20 +226,34 @@ class RowTiles:
         exact = self.block % lanes == 0 and self.product.columns % lanes == 0
         self.frame.vector_loop(column, self.first, self.last, lanes, exact, False, finish)
 
-    def _accumulate(self, row: KValue, count: int, column: KValue, begin: KValue) -> Sequence[KValue]:
-        """Vectors of partial sums of each row's columns, over one chunk."""
+    def _accumulate(
+        self, row: KValue, count: int, column: KValue, width: int, begin: KValue
+    ) -> Sequence[KValue]:
+        """Vectors of partial sums of each row's columns, ``width`` from ``column`` on, over one chunk."""
         b, ev, product = self.b, self.ev, self.product
-        inits = [reduce.start(b, self.root, self.lanes) for _ in range(count * COLUMNS)]
+        inits = [reduce.start(b, self.root, self.lanes) for _ in range(count * width)]
         end = b.add(begin, b.idx(self.chunk))
         with b.for_(begin, end, b.idx(product.lanes), inits=inits) as loop, ev.scope():
             ev.bind(product.inner, loop.index)
+            if self.paired:
+                for number in range(width):
+                    self._prefetch(b.add(column, b.idx(width + number)))
             out = []
             for cell, total in enumerate(loop.carried):
-                ev.bind(product.row, b.add(row, b.idx(cell // COLUMNS)))
-                ev.bind(product.column, b.add(column, b.idx(cell % COLUMNS)))
+                ev.bind(product.row, b.add(row, b.idx(cell // width)))
+                ev.bind(product.column, b.add(column, b.idx(cell % width)))
                 out.append(self._multiplied(total))
             loop.yield_(*out)
         return loop.results
+
+    def _prefetch(self, column: KValue) -> None:
+        """Fetch the weights of a column at the bound position of the reduced dim."""
+        self.ev.bind(self.product.column, column)
+        self.ev.vector = None
+        for read in self.nest.reads(self.root):
+            if read.value is self.product.weights and read.address is not None:
+                memory = self.b.bindings[self.ev.binding_of[read.value]]
+                self.b.prefetch(memory, self.ev.linear(read.address)[0])
 
     def _multiplied(self, total: KValue) -> KValue:
         """An accumulator plus the products of one vector."""

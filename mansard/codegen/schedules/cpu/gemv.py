@@ -32,6 +32,7 @@ from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.loop_nest import Nest, Root
 from mansard.codegen.schedules.common import reduce
 from mansard.codegen.schedules.common.base import Frame, Scheduled, choose_lanes, divides, estimate
+from mansard.codegen.schedules.common.chosen_matrices import find_matrices
 from mansard.codegen.schedules.common.contraction import Group, Shape
 from mansard.codegen.schedules.common.dot_products import LowPrecisionProduct, low_precision_product
 from mansard.codegen.schedules.common.float12 import Float12Product, float12_product
@@ -68,8 +69,10 @@ class GemvParameters:
 
 def applies(nest: Nest, shape: Shape) -> bool:
     """Whether a dot-form contraction has few rows and one operand that is read once, with rows that all use
-    it."""
-    if shape.form != "dot" or shape.column is None or len(shape.reduced) != 1:
+    it. It may be a sum over several matrices, each of which is such an operand."""
+    if shape.form != "dot" or shape.column is None:
+        return False
+    if any(group[-1] not in nest.choosing for group in shape.reduced[:-1]):
         return False
     rows = nest.total(shape.row) if shape.row else 1
     return dims.bounds(rows)[1] <= MAX_ROWS
@@ -140,19 +143,16 @@ class _Stream:
         if not whole:
             last = self.frame.minimum(last, self.ev.dim(extent))
         sums = b.shared(self.sum, piece * self.rows)
-        step = COLUMNS if self.tiled else 1
-        with b.for_(first, last, b.idx(step)) as loop, self.ev.scope():
-            columns = [b.add(loop.index, b.idx(column)) if column else loop.index for column in range(step)]
-            if not divides(extent, step):  # columns beyond the last repeat it
-                end = b.sub(last, b.idx(1))
-                columns = [self.frame.minimum(column, end) for column in columns]
-            for start in range(0, self.rows, TILE_ROWS):
-                rows = range(start, min(start + TILE_ROWS, self.rows))
-                with self._any_of(start):
-                    points = [(row, column) for column in columns for row in rows]
-                    for (row, column), total in zip(points, self._totals(points), strict=True):
-                        b.store(sums, b.add(b.sub(column, first), b.idx(row * piece)), total)
-
+        matrices = shape.reduced[:-1]
+        if matrices:
+            self._clear(sums)
+            count = self.nest.total([loop for group in matrices for loop in group])
+            with b.for_(b.idx(0), self.ev.dim(count)) as loop, self.ev.scope():
+                self.frame.bind_flat(matrices, loop.index)
+                find_matrices(self.ev)
+                self._matrix(sums, first, last, added=True)
+        else:
+            self._matrix(sums, first, last, added=False)
         exact = whole or divides(extent, min(self.frame.target.lanes(DType.F32), piece))
         if isinstance(self.row_count, int):
             for row in range(self.rows):
@@ -162,6 +162,29 @@ class _Stream:
                 self._finish(loop.index, b.mul(loop.index, b.idx(piece)), sums, (first, last), exact)
         others = self.nest.total([loop for group in shape.rest for loop in group])
         return self.frame.finish((dims.ceildiv(extent, piece), others, 1))
+
+    def _clear(self, sums: Memory) -> None:
+        b, lanes = self.b, self.frame.target.lanes(DType.F32)
+        with b.for_(b.idx(0), b.idx(self.parameters.piece * self.rows), b.idx(lanes)) as loop:
+            b.store(sums, loop.index, reduce.start(b, self.root, lanes))
+
+    def _matrix(self, sums: Memory, first: KValue, last: KValue, *, added: bool) -> None:
+        """The sums of the columns of a piece, stored or ``added`` to those of other matrices."""
+        b, piece, step = self.b, self.parameters.piece, COLUMNS if self.tiled else 1
+        with b.for_(first, last, b.idx(step)) as loop, self.ev.scope():
+            columns = [b.add(loop.index, b.idx(column)) if column else loop.index for column in range(step)]
+            if not divides(self.nest.total(self.column), step):  # columns beyond the last repeat it
+                end = b.sub(last, b.idx(1))
+                columns = [self.frame.minimum(column, end) for column in columns]
+            for start in range(0, self.rows, TILE_ROWS):
+                rows = range(start, min(start + TILE_ROWS, self.rows))
+                with self._any_of(start):
+                    points = [(row, column) for column in columns for row in rows]
+                    for (row, column), total in zip(points, self._totals(points), strict=True):
+                        place = b.add(b.sub(column, first), b.idx(row * piece))
+                        if added:
+                            total = b.add(b.load(sums, place), total)
+                        b.store(sums, place, total)
 
     def _any_of(self, start: int) -> AbstractContextManager[object]:
         """Where there are rows from ``start`` on."""
@@ -195,7 +218,7 @@ class _Stream:
         """The sums of rows and columns. Parts of the reduced dim that have accumulators of their own are
         added up in the same order whether they are read in one pass or in several."""
         b, ev, parameters = self.b, self.ev, self.parameters
-        (inner,) = self.shape.reduced
+        inner = self.shape.reduced[-1]
         combiner = self.root.op.combiner
         assert combiner is not None
         size = ev.dim(self.nest.total(inner))
@@ -221,7 +244,7 @@ class _Stream:
     def _vectors(self, points: Sequence[Point], parts: Sequence[int], end: KValue) -> Sequence[KValue]:
         """Sums by lane of some parts of the reduced dim, for each point in turn."""
         b, parameters = self.b, self.parameters
-        (inner,) = self.shape.reduced
+        inner = self.shape.reduced[-1]
         lanes = parameters.lanes // (self.low_precision.group if self.low_precision else 1)
         cells = [(point, part) for point in points for part in parts]
         inits = [reduce.start(b, self.root, lanes) for _ in cells]
@@ -246,7 +269,7 @@ class _Stream:
         self, points: Sequence[Point], middle: KValue, size: KValue, totals: Sequence[KValue]
     ) -> list[KValue]:
         ev = self.ev
-        (inner,) = self.shape.reduced
+        inner = self.shape.reduced[-1]
         with self.b.for_(middle, size, inits=totals) as loop, ev.scope():
             out = []
             for point, total in zip(points, loop.carried, strict=True):

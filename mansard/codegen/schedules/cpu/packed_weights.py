@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mansard import dims
 from mansard.codegen.loop_nest import Nest, Root
@@ -58,10 +58,16 @@ def panels_of(
         return None
     *inner, outer = [loop for loop in loops if loop is not None]
     # The panels must cover the constant: other elements would be lost.
-    whole = math.prod(extent for extent, _ in (*inner, outer)) == value.type.elements
-    if not whole or not _covers([*inner, outer]):
+    elements = math.prod(extent for extent, _ in (*inner, outer))
+    if elements != value.type.elements or not _covers([*inner, outer]):
         return None
-    return Panels(outer, tuple(inner), width, group, halves)
+    panels = Panels(outer, tuple(inner), width, group, halves)
+    matrix = nest.matrices.get(value)
+    if matrix is None:
+        return panels
+    # Matrices keep their places: panels must not be larger than what they hold.
+    exact = math.prod(panels.shape) == elements
+    return replace(panels, matrices=matrix.count) if exact else None
 
 
 def _loop(nest: Nest, group: Group, steps: dict[int, DimLike]) -> tuple[int, int] | None:

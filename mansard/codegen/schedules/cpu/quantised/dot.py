@@ -157,7 +157,7 @@ class Rows:
         if not loop_:
             factors = self._factors(None, 1, rows, columns)
             return self._group(rows, columns, carried, factors, 0)
-        extent, batch = self.nest.total(loop_), BATCH
+        extent, batch = self.nest.total(loop_), BATCH if loop_[-1] not in self.nest.choosing else 1
         while not divides(extent, batch):
             batch //= 2
         with b.for_(0, ev.dim(extent), batch, carried) as loop, ev.scope():

@@ -20,6 +20,7 @@ from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.loop_nest import Nest, Root
 from mansard.codegen.parameters import Parameters
 from mansard.codegen.schedules.common.base import Frame, Scheduled, divides, estimate
+from mansard.codegen.schedules.common.chosen_matrices import find_matrices
 from mansard.codegen.schedules.common.contraction import Group, Shape
 from mansard.codegen.schedules.common.dequantised import DequantisedProduct, dequantised_product
 from mansard.codegen.schedules.cpu.gemm import Ahead, Gemm
@@ -91,7 +92,9 @@ def find(nest: Nest, root: Root, target: KernelTarget) -> QuantisedWeights | Non
     codes = product.codes.value
     halves = step == 4 and codes.type.dtype.bits == 4 and divides(inner, 2 * step)
     group = 2 * step if halves else step
-    panels = panels_of(nest, codes, product.column, product.reduced, WIDTH, group, halves=halves)
+    # Other reduced loops choose the matrix.
+    reduced = [g for g in product.reduced if g[-1] in dict(product.codes.address.terms)]
+    panels = panels_of(nest, codes, product.column, reduced, WIDTH, group, halves=halves)
     if panels is None or panels.columns[0] < WIDTH // 2:
         return None
     weights = Weights(codes, nest.dispatch.inputs.index(codes), panels)
@@ -196,19 +199,19 @@ class QuantisedGemm(Gemm):
         inits = [b.const(0.0, F32, lanes) for _ in range(len(rows) * len(columns))]
         groups = self.shape.reduced[:-1]
         if self._in_pairs(tile, groups):
-            return self._pairs(tile, groups[0], inits)
+            return self._loops(groups[:-1], inits, lambda carried: self._pairs(tile, groups[-1], carried))
         return self._loops(groups, inits, lambda carried: self._group(tile, carried))
 
     def _in_pairs(self, tile: _Tile, groups: Sequence[Group]) -> bool:
         """Whether two groups are summed side by side: with one cell its sum would be waited for at every
         step. What they give is added in their order, so that it has the same bits."""
         size, multiply = self.nest.total(self.product.reduced[-1]), self.multiply
-        few = len(tile.rows) * len(tile.columns) == 1 and len(groups) == 1
+        few = len(tile.rows) * len(tile.columns) == 1 and len(groups) > 0
         whole = isinstance(size, int) and size // self.found.step <= UNROLLED and not multiply.short
         apart = not multiply.moved and not self._direct
-        return few and whole and apart and divides(self.nest.total(groups[0]), 2)
+        return few and whole and apart and divides(self.nest.total(groups[-1]), 2)
 
-    def _pairs(self, tile: _Tile, head: Group, inits: _Sums) -> _Sums:
+    def _pairs(self, tile: _Tile, head: Group, inits: Sequence[KValue]) -> _Sums:
         """The accumulators after all groups, two at a time."""
         b, ev = self.b, self.ev
         size, groups = self.nest.total(self.product.reduced[-1]), self.nest.total(head)
@@ -242,6 +245,7 @@ class QuantisedGemm(Gemm):
         head, *rest = groups
         with self.b.for_(0, self.ev.dim(self.nest.total(head)), inits=inits) as loop, self.ev.scope():
             self.ev.bind(head, loop.index)
+            find_matrices(self.ev)
             loop.yield_(*self._loops(rest, loop.carried, emit))
         return list(loop.results)
 
