@@ -11,7 +11,7 @@ from support.kernels.runner import require_cpu
 from mansard import dims
 from mansard.codegen.loop_nest import Nest
 from mansard.codegen.schedules.cpu.quantised import dot as quantised_dot
-from mansard.codegen.schedules.cpu.quantised import dot_halves, gemm_unpacked
+from mansard.codegen.schedules.cpu.quantised import dot_in_parts, gemm_unpacked
 from mansard.codegen.schedules.cpu.quantised import gemm as quantised_gemm
 from mansard.compiler.targets import resolve_targets
 from mansard.dims import Dim
@@ -209,7 +209,7 @@ def test_halves_of_bytes_are_multiplied_apart(target, form, expected):
     (root,) = (r for r in nest.roots if r.reduces)
     product = quantised_dot.find(nest, root, kernel_target)
     assert product is not None
-    assert dot_halves.applies(nest, product, kernel_target) is expected
+    assert dot_in_parts.applies(nest, product, kernel_target) is expected
 
 
 # By default each form is on every target, one half with weights that have another reader.

@@ -356,8 +356,12 @@ class KernelBuilder:
         return a if a.type.dtype == dtype else self.inst("bitcast", (a,), KType(dtype, a.type.lanes))
 
     def words(self, a: KValue) -> KValue:
-        """A vector as 32-bit words (PTX only)."""
+        """A vector as 32-bit words (PTX and CPUs)."""
         return self.inst("bitcast", (a,), KType(DType.I32, a.type.lanes * a.type.dtype.bits // 32))
+
+    def numbers(self, words: KValue, dtype: DType) -> KValue:
+        """32-bit words as a vector of a narrow type, the first in their low bits (CPUs only)."""
+        return self.inst("bitcast", (words,), KType(dtype, words.type.lanes * 32 // dtype.bits))
 
     def splat(self, a: KValue, lanes: int) -> KValue:
         """A scalar in every lane; nothing when the lanes match."""

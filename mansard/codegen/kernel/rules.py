@@ -262,8 +262,8 @@ def _cast(v: InstCheck, inst: Inst) -> None:
 
 def _bitcast(v: InstCheck, inst: Inst) -> None:
     source, target = inst.args[0].type, v.result(inst)
-    # A vector of a narrow type as words is for code that takes apart what a load gave.
-    v.require(source.lanes == target.lanes or target.dtype is DType.I32, "lanes change")
+    # Words of a vector of a narrow type, and it of words, are for code that takes apart what a load gave.
+    v.require(source.lanes == target.lanes or DType.I32 in (source.dtype, target.dtype), "lanes change")
     bits = [type_.lanes * type_.dtype.bits for type_ in (source, target)]
     v.require(bits[0] == bits[1] and DType.BOOL not in (source.dtype, target.dtype), "width changes")
 

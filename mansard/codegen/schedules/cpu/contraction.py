@@ -20,7 +20,7 @@ from mansard.codegen.schedules.common.base import Frame, Scheduled, choose_lanes
 from mansard.codegen.schedules.common.contraction import Group, Shape, analyse, fit_tile
 from mansard.codegen.schedules.cpu import dot, gemm, gemm_dot, gemm_runtime_packed
 from mansard.codegen.schedules.cpu.quantised import dot as quantised_dot
-from mansard.codegen.schedules.cpu.quantised import dot_halves, gemm_unpacked
+from mansard.codegen.schedules.cpu.quantised import dot_in_parts, gemm_unpacked
 from mansard.codegen.schedules.cpu.quantised import gemm as quantised_gemm
 from mansard.dims import DimLike
 from mansard.dtypes import DType
@@ -99,8 +99,8 @@ def schedule(nest: Nest, target: KernelTarget, name: str, parameters: Parameters
         return quantised_gemm.schedule(nest, target, name, quantised, parameters)
     by_rows = quantised_dot.find(nest, root, target)
     if by_rows is not None:
-        if dot_halves.applies(nest, by_rows, target):
-            return dot_halves.schedule(nest, target, name, by_rows)
+        if dot_in_parts.applies(nest, by_rows, target):
+            return dot_in_parts.schedule(nest, target, name, by_rows)
         return quantised_dot.schedule(nest, target, name, by_rows)
     shape = analyse(nest, root)
     if shape.form == "dot":
