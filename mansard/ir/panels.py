@@ -22,15 +22,16 @@ class Panels:
     puts that many reduced positions of a column side by side, as dot-product instructions want them. Groups
     begin anew with every run of the innermost reduced loop: zeros fill up its last one.
 
-    With ``halves`` the first half of a group alternates with its second one: of integers of 4 bits the low
-    halves of the bytes then are the first positions, in order, and the high halves those behind them.
+    With ``parts`` that many equal parts of a group alternate. Of integers of 4 bits, with two parts the low
+    halves of the bytes are the first positions, in order, and the high halves those behind them; with four
+    parts of eight positions, each four bits of both halves of a word are two neighbouring positions.
     """
 
     columns: tuple[int, int]
     reduced: tuple[tuple[int, int], ...]
     width: int
     group: int = 1
-    halves: bool = False
+    parts: int = 1
     matrices: int = 1
     """Constants of that size, one behind the other, each of which is packed by itself."""
 
@@ -77,6 +78,6 @@ class Panels:
         padded = np.zeros((runs, self.run, panels * self.width), dense.dtype)
         padded[:, :inner, :columns] = walked.reshape(runs, inner, columns)
         split = padded.reshape(groups, self.group, panels, self.width).transpose(2, 0, 3, 1)
-        if self.halves:
-            split = split.reshape(*split.shape[:-1], 2, self.group // 2).swapaxes(-1, -2)
+        if self.parts > 1:
+            split = split.reshape(*split.shape[:-1], self.parts, self.group // self.parts).swapaxes(-1, -2)
         return np.ascontiguousarray(split).reshape(self.shape)

@@ -142,6 +142,25 @@ def test_nibbles_on_cpus(target, lanes, signed):
         np.testing.assert_array_equal(out.astype(np.int32), expected)
 
 
+@pytest.mark.parametrize("target", ["cpu:x86-64-v3", "cpu:x86-64-v4", "cpu"])
+@pytest.mark.parametrize("lanes", [4, 8, 16])
+@pytest.mark.parametrize("signed", [True, False])
+def test_low_nibbles_of_halves_of_words(target, lanes, signed):
+    require_cpu(target)
+    words = RNG.integers(-(2**31), 2**31, 64).astype(np.int32)
+    numbers = (words.view(np.uint16) & 15).astype(np.int32)
+    expected = np.where(numbers >= 8, numbers - 16, numbers) if signed else numbers
+    b = KernelBuilder("pairs", [(DType.I32, False), (DType.BF16, True)], 0)
+    with b.for_(0, 64, lanes) as loop:
+        pairs = b.nibble_pairs(b.load(b.bindings[0], loop.index, lanes), signed=signed)
+        b.store(b.bindings[1], b.mul(loop.index, b.idx(2)), pairs)
+    kernel = b.build()
+    verify(kernel)
+    out = np.zeros(128, DType.BF16.numpy)
+    Machine(target).run(kernel, [words, out])
+    np.testing.assert_array_equal(out.astype(np.int32), expected)
+
+
 def test_nibbles_are_of_bytes():
     b = KernelBuilder("nibbles", [(DType.I32, False), (DType.F32, True)], 0)
     unpacked = b.nibbles(b.load(b.bindings[0], b.idx(0), 4), DType.F32, signed=True)

@@ -52,11 +52,18 @@ def test_groups_begin_anew_with_every_run_of_the_innermost_loop():
 
 def test_halves_of_groups_alternate():
     dense = np.arange(48, dtype=np.int8).reshape(16, 3)
-    plain, halves = (Panels((3, 1), ((16, 3),), width=4, group=8, halves=h) for h in (False, True))
+    plain, halves = (Panels((3, 1), ((16, 3),), width=4, group=8, parts=p) for p in (1, 2))
     packed = halves.pack(dense)
     assert packed.shape == plain.shape == (1, 2, 4, 8)
     np.testing.assert_array_equal(packed[..., 0::2], plain.pack(dense)[..., :4])
     np.testing.assert_array_equal(packed[..., 1::2], plain.pack(dense)[..., 4:])
+
+
+def test_quarters_of_groups_alternate():
+    """Neighbours lie in the two halves of a word of eight integers of 4 bits."""
+    dense = np.arange(16, dtype=np.int8).reshape(16, 1)
+    packed = Panels((1, 1), ((16, 1),), width=1, group=8, parts=4).pack(dense).reshape(2, 2, 4)
+    assert packed[0].tolist() == [[0, 2, 4, 6], [1, 3, 5, 7]] and (packed[1] == packed[0] + 8).all()
 
 
 def test_only_constants_with_one_reader_may_be_packed():

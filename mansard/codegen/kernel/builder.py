@@ -195,6 +195,11 @@ class KernelBuilder:
         type_ = KType(dtype, 2 * packed.type.lanes)
         return self.inst("nibbles", (packed,), type_, signed=signed)
 
+    def nibble_pairs(self, words: KValue, *, signed: bool) -> KValue:
+        """The 4-bit integers in the low bits of both halves of 32-bit words as bf16; other bits are ignored
+        (CPU only)."""
+        return self.inst("nibble_pairs", (words,), KType(DType.BF16, 2 * words.type.lanes), signed=signed)
+
     def float12(self, high: KValue, low: KValue) -> KValue:
         """Floats of 12 bits (`mansard.ir.float12`) as bf16: from a u8 vector of their bytes, and one of half
         as many lanes with their nibbles, the first of each byte in its low half (CPU only)."""

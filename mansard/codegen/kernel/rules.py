@@ -210,6 +210,13 @@ def _nibbles(v: InstCheck, inst: Inst) -> None:
     v.require(type_.lanes == 2 * bytes_.lanes, "lanes do not match")
 
 
+def _nibble_pairs(v: InstCheck, inst: Inst) -> None:
+    words, type_ = inst.args[0].type, v.result(inst)
+    v.require(words.dtype is DType.I32, "the operand is not of words")
+    v.require(type_ == KType(DType.BF16, 2 * words.lanes), "the result is not bf16 of twice as many lanes")
+    v.require(isinstance(inst.attrs.get("signed"), bool), "signed is not a bool")
+
+
 def _float12(v: InstCheck, inst: Inst) -> None:
     (high, low), type_ = (arg.type for arg in inst.args), v.result(inst)
     v.require({high.dtype, low.dtype} == {DType.U8}, "an operand is no vector of u8")
@@ -375,6 +382,7 @@ RULES: dict[str, tuple[int, bool, _Rule]] = {
     "workgroups": (0, True, _place),
     "unpack": (1, True, _unpack),
     "nibbles": (1, True, _nibbles),
+    "nibble_pairs": (1, True, _nibble_pairs),
     "float12": (2, True, _float12),
     "quad_products": (7, True, _quad_products),
     "float12_pairs": (2, True, _float12_pairs),

@@ -1,4 +1,5 @@
-"""The ``nibbles`` instruction: 4-bit integers unpacked to bytes, bf16 or f32, in order.
+"""The ``nibbles`` instruction, 4-bit integers unpacked to bytes, bf16 or f32, in order; and ``nibble_pairs``,
+as bf16 those that lie low in halves of words.
 
 Where a CPU permutes a register by another one, the bits above a nibble need not be cleared: the table that
 the nibbles index repeats.
@@ -74,11 +75,35 @@ def _brains(f: FunctionEmitter, packed: str, lanes: int, signed: bool) -> str:
         wide = f.temp(f"zext <16 x i8> {packed} to <16 x i32>")
         moved = f.temp(f"shl <16 x i32> {wide}, {text.splat_literal('12', 'i32', 16)}")
         places = f.temp(f"bitcast <16 x i32> {f.temp(f'or <16 x i32> {wide}, {moved}')} to <32 x i16>")
-        values = [code(float(number), DType.BF16) for number in _numbers(signed)]
-        table = f"<32 x i16> {_vector('i16', values * 2)}"
-        return f.call("<32 x i16>", "llvm.x86.avx512.permvar.hi.512", [table, f"<32 x i16> {places}"])
+        return _looked_up(f, places, signed)
     numbers = _bytes(f, packed, lanes, signed)
     return byte_to_bf16(f, f"<{2 * lanes} x i8> {numbers}", KType(DType.BF16, 2 * lanes), signed)
+
+
+def _looked_up(f: FunctionEmitter, places: str, signed: bool) -> str:
+    """The integers that the low bits of 32 lanes hold as bf16."""
+    values = [code(float(number), DType.BF16) for number in _numbers(signed)]
+    table = f"<32 x i16> {_vector('i16', values * 2)}"
+    return f.call("<32 x i16>", "llvm.x86.avx512.permvar.hi.512", [table, f"<32 x i16> {places}"])
+
+
+def emit_nibble_pairs(f: FunctionEmitter, inst: Inst) -> None:
+    """The low integers of the halves of words as bf16."""
+    if inst.result is None:
+        raise CodegenError("nibble_pairs without a result")
+    lanes, signed = 2 * inst.args[0].type.lanes, bool(inst.attrs["signed"])
+    halves = f"<{lanes} x i16>"
+    places = f.temp(f"bitcast {f.typed(inst.args[0])} to {halves}")
+    if lanes == 32 and "avx512bw" in f.target.features:
+        f.bind(inst.result, _looked_up(f, places, signed))
+        return
+    low = f.temp(f"and {halves} {places}, {text.splat_literal('15', 'i16', lanes)}")
+    if signed:
+        eight = text.splat_literal("8", "i16", lanes)
+        low = f.temp(f"sub {halves} {f.temp(f'xor {halves} {low}, {eight}')}, {eight}")
+    bytes_ = f"<{lanes} x i8>"
+    numbers = f.temp(f"trunc {halves} {low} to {bytes_}")
+    f.bind(inst.result, byte_to_bf16(f, f"{bytes_} {numbers}", KType(DType.BF16, lanes), signed))
 
 
 def _singles(f: FunctionEmitter, packed: str, lanes: int, signed: bool) -> str:

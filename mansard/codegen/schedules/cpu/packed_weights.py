@@ -44,7 +44,7 @@ def panels_of(
     width: int,
     group: int = 1,
     *,
-    halves: bool = False,
+    parts: int = 1,
 ) -> Panels | None:
     """The panels of a constant that is indexed by ``column`` and every reduced loop given, and by no other.
     None as for `find_weights`."""
@@ -61,7 +61,7 @@ def panels_of(
     elements = math.prod(extent for extent, _ in (*inner, outer))
     if elements != value.type.elements or not _covers([*inner, outer]):
         return None
-    panels = Panels(outer, tuple(inner), width, group, halves)
+    panels = Panels(outer, tuple(inner), width, group, parts)
     matrix = nest.matrices.get(value)
     if matrix is None:
         return panels

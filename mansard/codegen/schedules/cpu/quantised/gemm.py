@@ -29,8 +29,10 @@ from mansard.codegen.schedules.cpu.packed_weights import Weights, panels_of
 from mansard.codegen.schedules.cpu.quantised.multiplication import (
     LINE,
     PREFETCH_BYTES,
+    WORD_CODES,
     Multiplication,
     dots_of_bytes,
+    parts_of_words,
     step_of,
 )
 from mansard.dtypes import DType
@@ -69,7 +71,7 @@ class QuantisedWeights:
 
     product: DequantisedProduct
     step: int
-    """Reduced positions of one multiplication: the group of the panels, or half of it (`Panels.halves`)."""
+    """Reduced positions of one multiplication: the group of the panels, or a part of it (`Panels.parts`)."""
     weights: Weights
     factors: dict[Value, PackedFactor]
     """The packed scales, zeros and offsets."""
@@ -90,11 +92,11 @@ def find(nest: Nest, root: Root, target: KernelTarget) -> QuantisedWeights | Non
     if not divides(inner, step):
         return None
     codes = product.codes.value
-    halves = step == 4 and codes.type.dtype.bits == 4 and divides(inner, 2 * step)
-    group = 2 * step if halves else step
+    parts = parts_of_words(step, target) if codes.type.dtype.bits == 4 and divides(inner, WORD_CODES) else 1
+    group = WORD_CODES if parts > 1 else step
     # Other reduced loops choose the matrix.
     reduced = [g for g in product.reduced if g[-1] in dict(product.codes.address.terms)]
-    panels = panels_of(nest, codes, product.column, reduced, WIDTH, group, halves=halves)
+    panels = panels_of(nest, codes, product.column, reduced, WIDTH, group, parts=parts)
     if panels is None or panels.columns[0] < WIDTH // 2:
         return None
     weights = Weights(codes, nest.dispatch.inputs.index(codes), panels)
@@ -174,8 +176,8 @@ class QuantisedGemm(Gemm):
     def __init__(self, frame: Frame, root: Root, found: QuantisedWeights, tile: RegisterTile) -> None:
         super().__init__(frame, root, found.shape, found.weights, tile)
         self.found, self.product = found, found.product
-        size, halves = (tile.rows, tile.columns), found.weights.panels.halves
-        self.multiply = Multiplication(frame, root, self.product, found.step, tile.lanes, size, halves=halves)
+        size, parts = (tile.rows, tile.columns), found.weights.panels.parts
+        self.multiply = Multiplication(frame, root, self.product, found.step, tile.lanes, size, parts=parts)
 
     def run(self) -> Scheduled:
         """The finished kernel, with the panels of all its constants."""

@@ -37,6 +37,8 @@ PREFETCH_BYTES = 2048
 """How far ahead of itself each stream of codes is fetched."""
 LINE = 64
 """Bytes of a cache line."""
+WORD_CODES = 8
+"""Codes of 4 bits in a word."""
 _HALF = 128
 HALF_CODE = 8
 """What moves codes of 4 bits into the unsigned range."""
@@ -52,6 +54,14 @@ def step_of(product: DequantisedProduct, target: KernelTarget) -> int:
     if stored in _BYTES:
         return 4
     return 2 if stored is BF16 and not _BF16_FEATURES.isdisjoint(target.features) else 1
+
+
+def parts_of_words(step: int, target: KernelTarget) -> int:
+    """The parts in which panels of 4-bit codes are stored (`mansard.ir.panels.Panels.parts`): halves of bytes
+    are multiplied apart, and where a permutation makes bf16 of codes, it reads them where they lie in words."""
+    if step == 4:
+        return 2
+    return 4 if step == 2 and {"avx512bw", "avx512bf16"} <= target.features else 1
 
 
 def dots_of_bytes(target: KernelTarget) -> bool:
@@ -82,9 +92,9 @@ class Multiplication:
         lanes: int,
         tile: tuple[int, int],
         *,
-        halves: bool = False,
+        parts: int = 1,
     ) -> None:
-        """``halves``: how the panels of codes are ordered (`mansard.ir.panels.Panels`)."""
+        """``parts``: how the panels of codes are ordered (`mansard.ir.panels.Panels`)."""
         self.b, self.root, self.product, self.step, self.lanes = frame.b, root, product, step, lanes
         self.sum = I32 if step == 4 else F32
         """The type of the sums within a group."""
@@ -101,7 +111,7 @@ class Multiplication:
         self.moved = both and needed and not self.moved_codes
         """Whether x is moved into the unsigned range."""
         self.ones_unsigned = (self.short or self.moved_codes) and x_signed and not self.moved
-        self.halves = halves
+        self.ordered = parts
 
     @property
     def sums(self) -> bool:
@@ -177,11 +187,15 @@ class Multiplication:
         return low, b.binary("shr", packed, b.const(4, DType.U8, count))
 
     def parts(self, memory: Memory, place: KValue, offset: int) -> tuple[KValue, ...]:
-        """`codes` of as many steps as lie side by side: two of `halves`."""
-        if not self.halves:
+        """`codes` of as many steps as lie side by side: of a word of each column if panels have parts."""
+        if self.ordered == 1:
             return (self.codes(memory, place, offset),)
         b, count = self.b, self.lanes * self.step
         signed = self.product.codes.value.type.dtype.is_signed
+        if self.step == 2:
+            words = b.words(self.packed(memory, place, offset, self.lanes * 4, moved=False))
+            shifts = [b.const(4 * number, I32, self.lanes) for number in range(self.ordered)]
+            return tuple(b.nibble_pairs(b.binary("shr", words, shift), signed=signed) for shift in shifts)
         parts = self.unpacked(self.packed(memory, place, offset, count, moved=signed))
         if not signed or self.moved_codes:
             return parts
