@@ -115,6 +115,8 @@ class Nest:
         self.fixed: frozenset[int] = frozenset()
         """Loops of the domain that choose them. Each workgroup has one point of these, which no schedule
         sees: they are not among the `collapsed` ones."""
+        self.partial = False
+        """Whether a negative number chooses no matrix: the sums are zero there."""
         self.roots = self._roots()
 
     @property

@@ -16,6 +16,7 @@ this form; schedules recognise it (`mansard.codegen.schedules.common.dequantised
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -23,7 +24,7 @@ from mansard import dims
 from mansard.dims import DimLike
 from mansard.dtypes import DType
 from mansard.ir.ops import Generic
-from mansard.ir.scalar import Apply, Arg, Cast, Const, Gather, Scalar
+from mansard.ir.scalar import Apply, Arg, Cast, Const, Gather, Index, Scalar
 from mansard.ir.types import IndexMap, Linear, Value
 
 F32, I64 = DType.F32, DType.I64
@@ -65,7 +66,7 @@ class QuantisedWeight:
     def split(self) -> tuple[int, ...]:
         """K as nested loops at the borders of the groups, outermost first: 1024 with groups of 256 and 32
         is (4, 8, 32). Raises ValueError for sizes that do not divide each other."""
-        depth = self.codes.type.shape[1]
+        depth = self.codes.type.shape[-1]
         assert isinstance(depth, int)
         sizes = sorted({factor.size for factor in self._factors} - {depth})
         loops: list[int] = []
@@ -124,17 +125,15 @@ def _strides(loops: Sequence[int]) -> list[int]:
 
 
 class _Gathers:
-    """Reads at computed indices: those of a row, and of an element of it."""
+    """Reads at computed indices: those of a row, and that of a group of it at ``place`` for a size."""
 
-    def __init__(self, row: Sequence[Scalar], k: Scalar, taken: int) -> None:
-        self.row, self.k, self.taken = row, k, taken
+    def __init__(self, row: Sequence[Scalar], place: Callable[[int], Scalar], taken: int) -> None:
+        self.row, self.place, self.taken = row, place, taken
         self.values: list[Value] = []
 
     def __call__(self, value: Value, size: int) -> Scalar:
         self.values.append(value)
-        k = self.k if size == 1 else Apply("floordiv", (self.k, Const(size, I64)), I64)
-        if dims.is_one(value.type.shape[-1]):
-            k = Const(0, I64)
+        k = Const(0, I64) if dims.is_one(value.type.shape[-1]) else self.place(size)
         return Gather(self.taken + len(self.values) - 1, (*self.row, k), value.type.dtype)
 
 
@@ -166,11 +165,52 @@ def product(
     return Generic(values, (out,), (*extents, *loops), maps, body, "add")
 
 
+def chosen_product(
+    weight: QuantisedWeight,
+    x: Sequence[tuple[Value, IndexMap]],
+    factor: Scalar,
+    extents: Sequence[DimLike],
+    reduced: Sequence[DimLike],
+    row: Sequence[Scalar],
+    out: Value,
+) -> Generic:
+    """``sum over reduced loops and k of factor * w[*row, k]`` into ``out`` (f32), of the parallel
+    ``extents``, for a weight that is a stack of matrices.
+
+    ``factor`` is an f32 expression over the operands ``x``: values with their index maps over the parallel
+    dims, the ``reduced`` ones and K. ``row`` are indices (i64) of a matrix and of a row, over all but K.
+    """
+    loops, rank = weight.split(), len(extents) + len(reduced)
+    strides = _strides(loops)
+
+    def element(size: int) -> Scalar:
+        terms: list[Scalar] = []
+        for i, stride in enumerate(strides):
+            if stride >= size:
+                steps = Const(stride // size, I64)
+                terms.append(
+                    Apply("mul", (Index(rank + i), steps), I64) if stride > size else Index(rank + i)
+                )
+        return functools.reduce(lambda a, b: Apply("add", (a, b), I64), terms)
+
+    read = _Gathers(row, element, len(x))
+    body = Apply("mul", (factor, weight._body(read)), F32)
+    k = Linear(tuple((rank + i, stride) for i, stride in enumerate(strides)))
+    inner = [*(Linear.dim(d) for d in range(rank)), k]
+    maps = (*(index_map.compose(inner) for _, index_map in x), *(None for _ in read.values))
+    values = (*(value for value, _ in x), *read.values)
+    return Generic(values, (out,), (*extents, *reduced, *loops), maps, body, "add")
+
+
 def element(
     weight: QuantisedWeight, row: Sequence[Scalar], k: Scalar, taken: int
 ) -> tuple[tuple[Value, ...], Scalar]:
     """``w[*row, k]`` in f32 at computed indices (i64), for a Generic that has ``taken`` operands: the
     operands to append, and the expression. The weight may be a stack of matrices, as are its values then."""
-    read = _Gathers(row, k, taken)
+
+    def place(size: int) -> Scalar:
+        return k if size == 1 else Apply("floordiv", (k, Const(size, I64)), I64)
+
+    read = _Gathers(row, place, taken)
     body = weight._body(read)
     return tuple(read.values), body

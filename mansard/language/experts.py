@@ -34,6 +34,7 @@ Counts = npt.NDArray[np.int64]
 _KEY = "expert_placement"
 """Of `mansard.plan.plan.Plan.info`."""
 STACKS = (".experts.gate_up_proj", ".experts.down_proj")
+"""Ends of the names of stacked weights; integers and scales of a file have parts behind them."""
 FOR_EXPERTS = 0.95
 """The part of what other weights and caches leave of a limit that experts may take; values need the rest."""
 
@@ -108,7 +109,7 @@ def place_experts(
     Raises CompileError for a model without experts, or for a limit that holds no expert of each layer.
     """
     sizes = {v.name: _bytes(v, constant, quantisation) for v, constant in graph.constants.items()}
-    stacked = sum(size for name, size in sizes.items() if name.endswith(STACKS))
+    stacked = sum(size for name, size in sizes.items() if _is_stacked(name))
     others = sum(sizes.values()) - stacked
     others += sum(dims.representative(state.before.type.bytes) for state in graph.states)
     layers, experts = len(_networks(architecture)), expert_count(architecture)
@@ -131,11 +132,15 @@ def _bytes(value: Value, constant: Constant, quantisation: Quantisation | None) 
     """Those of a weight. Of quantised ones only stacks of experts count so, others as in the model: they take
     no more than that."""
     shape = [n for n in value.type.shape if isinstance(n, int)]
-    is_stack = value.name.endswith(STACKS) and len(shape) == value.type.rank
+    is_stack = _is_stacked(value.name) and len(shape) == value.type.rank
     if quantisation is None or not quantisation.stacks or not is_stack:
         return dims.representative(value.type.bytes)
     taken = quantisation.takes(constant.key, math.prod(shape))
     return quantisation.stack_bytes(shape) if taken else dims.representative(value.type.bytes)
+
+
+def _is_stacked(name: str) -> bool:
+    return any(f"{end}." in f"{name}." for end in STACKS)
 
 
 def choice_counts(choices: Sequence[npt.NDArray[Any]], experts: int) -> Counts:

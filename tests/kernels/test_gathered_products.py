@@ -1,5 +1,7 @@
 """Products whose matrices are chosen by a computed index, as those of experts are."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from support.graph_runner import check
@@ -15,6 +17,7 @@ from mansard.compiler.targets import resolve_targets
 from mansard.dims import Dim, symbol
 from mansard.dtypes import DType
 from mansard.ir import GraphBuilder, IndexMap
+from mansard.ir.quantised_weight import GroupFactor, QuantisedWeight, chosen_product
 from mansard.ir.scalar import Apply, Arg, Cast, Const, Gather, Index
 from mansard.ir.types import Constant
 from mansard.passes.fusion.fuse import fuse
@@ -159,6 +162,35 @@ def test_matrices_chosen_by_two_loops_and_a_stack_that_is_read_twice():
     ]  # fmt: skip
     inputs = [RNG.standard_normal((3, 2, 64), np.float32), RNG.integers(0, COUNT, (3, 2))]
     check(b.build(results), inputs, "cpu")
+
+
+@pytest.mark.parametrize("kind", ["int8", "int4"])
+@pytest.mark.parametrize("columns", [40, 48])
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("target", TARGETS)
+def test_quantised_sums_that_a_condition_makes_zero(rows, columns, kind, target):
+    """As `ExpertParts` has them, with a bias: what is computed from a sum that is zero is stored."""
+    b = GraphBuilder()
+    x, places = b.input("x", (rows, 128), DType.BF16), b.input("places", (rows, 4), DType.I64)
+    dtype = DType.I8 if kind == "int8" else DType.I4
+    codes = RNG.integers(-8, 8, (COUNT, columns, 128)).astype(dtype.numpy)
+    weight = QuantisedWeight(
+        b.constant("codes", Constant.of(codes, "codes"), codes.shape, dtype),
+        (GroupFactor(constant(b, "scales", (COUNT, columns, 4), DType.F16), 32),),
+    )
+    number, zero = Arg(1, DType.I64), Const(0, DType.I64)
+    read = (x, IndexMap.of_dims((0, 3))), (places, IndexMap.of_dims((0, 1)))
+    row, out = (Apply("max", (number, zero), DType.I64), Index(2)), b.value("y", (rows, 4, columns), F32)
+    op = chosen_product(weight, read, Cast(Arg(0, DType.BF16), F32), (rows, 4, columns), (), row, out)
+    here = Apply("ge", (number, zero), DType.BOOL)
+    y = b.append(replace(op, body=Apply("select", (here, op.body, Const(0.0, F32)), F32)))
+    bias = constant(b, "bias", (columns,), F32)
+    added = Apply("add", (Arg(0, F32), Arg(1, F32)), F32)
+    z = b.generic((y, bias), (IndexMap.identity(3), IndexMap.of_dims((2,))), (rows, 4, columns), added)
+    numbers = np.array([[1, -1, COUNT - 1, -1], [-1, -1, -1, -1], [2, 2, -1, 1]])[:rows]
+    check(
+        b.build([z]), [RNG.standard_normal((rows, 128), np.float32).astype(DType.BF16.numpy), numbers], target
+    )
 
 
 @pytest.mark.parametrize("rows", [1, 8])

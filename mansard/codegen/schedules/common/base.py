@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 from mansard import dims
@@ -14,7 +15,7 @@ from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.loop_nest import Nest, Root
 from mansard.codegen.nvptx.target import FEATURE as PTX_FEATURE
 from mansard.codegen.positions import Params
-from mansard.codegen.schedules.common.chosen_matrices import fix_points, start_of_matrix
+from mansard.codegen.schedules.common.chosen_matrices import fix_points, holds, start_of_matrix
 from mansard.codegen.schedules.common.exchanges import exchange_of, lookups_of
 from mansard.dims import DimLike
 from mansard.dtypes import DType
@@ -96,6 +97,10 @@ class Frame:
         self.b.start_of = lambda memory: start_of_matrix(self.ev, memory)
         self.points: DimLike = fix_points(self.ev) if nest.fixed else 1
         """Points that the grid of a schedule is there for (`Nest.fixed`)."""
+        self._open = ExitStack()
+        self._fixed = dict(self.ev.loops)
+        if nest.partial:
+            self._open.enter_context(self.where(holds(self.ev)))
 
     def evaluate_with(self, ev: Evaluator) -> None:
         """Let another evaluator of the nest emit all that follows, at the loops that are bound."""
@@ -104,9 +109,36 @@ class Frame:
 
     def finish(self, grid: Grid) -> Scheduled:
         """The finished kernel with its launch data."""
+        self._open.close()
+        if self.nest.partial:
+            self._store_zero_sums()
         grid = grid[0], grid[1], dims.mul(grid[2], self.points)
         self.b.params = len(self.params.values)
         return Scheduled(self.b.build(), tuple(self.params.values), grid)
+
+    def _store_zero_sums(self) -> None:
+        """The results where there is no matrix: the first workgroup of such a point stores all of them."""
+        b, nest = self.b, self.nest
+        self.ev = Evaluator(nest, b, self.params)
+        self.ev.loops.update(self._fixed)
+        (root,) = (r for r in nest.roots if r.reduces)
+        *outer, inner = [loop for loop in range(nest.domain) if loop not in nest.fixed]
+        others = functools.reduce(b.add, [b.workgroup_id(axis) for axis in range(3)])
+        first = b.binary("and", b.unary("not", holds(self.ev)), b.compare("eq", others, b.idx(0)))
+
+        def store() -> None:
+            lanes = self.ev.vector[1] if self.ev.vector is not None else 1
+            self.store_results(root, b.const(0.0, root.op.body.dtype, lanes))
+
+        with ExitStack() as stack:
+            stack.enter_context(self.where(first))
+            for loop in outer:
+                row = stack.enter_context(b.for_(b.idx(0), self.ev.dim(nest.extents[loop])))
+                stack.enter_context(self.ev.scope())
+                self.ev.bind([loop], row.index)
+            extent, lanes = nest.extents[inner], self.lanes
+            end = self.ev.dim(extent)
+            self.vector_loop([inner], b.idx(0), end, lanes, divides(extent, lanes), False, store)
 
     def workgroups(self, count: DimLike) -> DimLike:
         """Workgroups to launch for ``count`` blocks: where a grid cannot have as many, each takes several."""

@@ -5,6 +5,9 @@
 For kernels a matrix is a buffer like any other, ``y[g, r, n] = sum(k) x[g, r, k] * w'[n, k]``, whose place in
 the stack follows from the loops that choose it. Those of the domain are ones that a kernel's workgroups have
 fixed: no schedule of products sees them, and a stack may be packed as any constant, matrix by matrix.
+
+Numbers may be negative where a sum is one of ``select(e[g] >= 0, x * w{max(e[g], 0)}, 0)``: workgroups of
+such a point then only store what follows from zero.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from mansard.dtypes import DType
 from mansard.errors import CodegenError
 from mansard.ir.dispatch import Dispatch, is_contraction
 from mansard.ir.ops import Generic
-from mansard.ir.scalar import Arg, Gather, Scalar, rewrite, walk
+from mansard.ir.scalar import Apply, Arg, Const, Gather, Scalar, rewrite, walk
 from mansard.ir.types import IndexMap, Linear, TensorType, Value
 
 
@@ -49,12 +52,12 @@ def with_chosen_matrices(nest: Nest) -> Nest:
     roots = [root for root in nest.roots if root.reduces]
     if len(roots) != 1 or not is_contraction(roots[0].op):
         return nest
-    op = roots[0].op
+    op, guarded = _without_guard(roots[0].op)
     gathers = list(dict.fromkeys(node for node in walk(op.body) if isinstance(node, Gather)))
     choices = [choice for gather in gathers if (choice := _choice(nest, op, gather)) is not None]
     if not choices or len(choices) < len(gathers) or not _read_once(nest, choices):
         return nest
-    changed = Nest(_dispatch(nest.dispatch, op, choices))
+    changed = Nest(_dispatch(nest.dispatch, roots[0].op, op, choices))
     (root,) = (r for r in changed.roots if r.reduces)
     for choice in choices:
         at = [r.compose(root.index) for r in choice.chosen_at]
@@ -63,6 +66,10 @@ def with_chosen_matrices(nest: Nest) -> Nest:
             return nest
         changed.matrices[choice.matrix] = ChosenMatrix(choice.count, index, place)
     changed.fixed = frozenset(loop for loop in changed.choosing if loop < changed.domain)
+    if guarded is not None:
+        if any(choice.index != guarded for choice in choices) or changed.fixed != changed.choosing:
+            return nest
+        changed.partial = True
     inside = {loop for read in changed.reads(root) if read.value in changed.matrices for loop in _loops(read)}
     return nest if changed.choosing & (inside | set(root.inner[-1:])) else changed
 
@@ -71,10 +78,26 @@ def _loops(read: Read) -> set[int]:
     return {loop for loop, _ in read.address.terms} if read.address is not None else set()
 
 
+def _without_guard(op: Generic) -> tuple[Generic, Arg | None]:
+    """A sum that is zero where a number is negative, as it is where that is not; and the number."""
+    body = op.body
+    if not isinstance(body, Apply) or body.op != "select":
+        return op, None
+    condition, summand, otherwise = body.args
+    if not isinstance(otherwise, Const) or otherwise.value != 0 or not isinstance(condition, Apply):
+        return op, None
+    number, least = condition.args
+    if condition.op != "ge" or not isinstance(number, Arg) or least != Const(0, DType.I64):
+        return op, None
+    return replace(op, body=summand), number
+
+
 def _choice(nest: Nest, op: Generic, gather: Gather) -> _Choice | None:
     """A gather as a read of one matrix: of a whole buffer, at one computed place along the first axis."""
     stack = op.inputs[gather.operand]
     (number, *inner), shape = gather.indices, stack.type.shape
+    if isinstance(number, Apply) and number.op == "max" and number.args[1] == Const(0, DType.I64):
+        number = number.args[0]  # as numbers outside the stack are read anyway
     sizes = [extent for extent in shape if isinstance(extent, int)]
     if stack not in nest.inputs or not isinstance(number, Arg) or len(inner) < 2 or len(sizes) < len(shape):
         return None
@@ -108,13 +131,13 @@ def _read_once(nest: Nest, found: Sequence[_Choice]) -> bool:
     return len(found) == len(stacks) == len(reads)
 
 
-def _dispatch(dispatch: Dispatch, op: Generic, found: Sequence[_Choice]) -> Dispatch:
-    """The dispatch over matrices in the place of stacks."""
+def _dispatch(dispatch: Dispatch, op: Generic, bare: Generic, found: Sequence[_Choice]) -> Dispatch:
+    """The dispatch over matrices in the place of stacks; ``bare`` is ``op`` without a guard."""
     matrices = {choice.stack: choice.matrix for choice in found}
     arguments: Mapping[Scalar, Scalar] = {
         choice.node: Arg(len(op.inputs) + i, choice.node.dtype) for i, choice in enumerate(found)
     }
-    body = rewrite(op.body, lambda n: arguments.get(n, n) if isinstance(n, Gather) else n)
+    body = rewrite(bare.body, lambda n: arguments.get(n, n) if isinstance(n, Gather) else n)
     inputs = [*op.inputs, *(choice.matrix for choice in found)]
     product = with_reads(op, inputs, [*op.maps, *(choice.places for choice in found)], body)
     return replace(
@@ -147,6 +170,13 @@ def start_of_matrix(ev: Evaluator, memory: Memory) -> KValue | None:
     start = ev.once(("matrix", value, ev.place(matrix.place)), emit)
     ev.vector = vector
     return start
+
+
+def holds(ev: Evaluator) -> KValue:
+    """Whether there are matrices at the fixed loops (`Nest.partial`)."""
+    b, (matrix, *_) = ev.b, ev.nest.matrices.values()
+    number = b.load(b.bindings[ev.binding_of[matrix.index]], ev.linear(matrix.place)[0])
+    return b.compare("ge", number, b.const(0, DType.I64))
 
 
 def find_matrices(ev: Evaluator) -> None:

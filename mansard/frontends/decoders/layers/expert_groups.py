@@ -11,7 +11,8 @@ from __future__ import annotations
 from mansard import dims
 from mansard.dims import DimLike
 from mansard.dtypes import DType
-from mansard.frontends.decoders.layers.writer import Writer, add, cast, mul
+from mansard.frontends.decoders.layers.chosen_products import product_of_chosen
+from mansard.frontends.decoders.layers.writer import Matrix, Writer, add, cast, mul, shape_of
 from mansard.ir.scalar import Apply, Arg, Cast, Const, Gather, Index, Scalar
 from mansard.ir.types import IndexMap, Value
 
@@ -139,21 +140,13 @@ class ExpertGroups:
             name="gathered",
         )
 
-    def product(self, x: Value, stack: Value, name: str) -> Value:
+    def product(self, x: Value, stack: Matrix, name: str) -> Value:
         """Each place's row of ``x`` (places, K) times the matrix (N, K) of its expert in ``stack`` (experts,
         N, K): (places, N) in the model's type, summed in f32."""
-        b = self.builder
         places, depth = x.type.shape
-        columns = stack.type.shape[1]
-        grouped = b.reshape(x, (self.groups, self.size, depth))
-        matrix = Gather(2, (Arg(1, I64), Index(2), Index(3)), stack.type.dtype)
-        sums = b.generic(
-            (grouped, self.experts, stack),
-            (IndexMap.of_dims((0, 1, 3)), IndexMap.of_dims((0,)), None),
-            (self.groups, self.size, columns, depth),
-            mul(cast(Arg(0, x.type.dtype), F32), cast(matrix, F32)),
-            reduced=1,
-            combiner="add",
-            name=name,
-        )
-        return self.writer.cast(b.reshape(sums, (places, columns)), self.writer.dtype)
+        columns = shape_of(stack)[1]
+        grouped = self.builder.reshape(x, (self.groups, self.size, depth))
+        extents = (self.groups, self.size, columns)
+        factors = (grouped, (0, 1)), (self.experts, (0,))
+        sums = product_of_chosen(self.writer, *factors, stack, extents, 2, name=name)
+        return self.writer.cast(self.builder.reshape(sums, (places, columns)), self.writer.dtype)

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mansard.dims import DimLike
 from mansard.dtypes import DType
 from mansard.frontends.decoders.architecture import Experts
+from mansard.frontends.decoders.layers.chosen_products import product_of_chosen
 from mansard.frontends.decoders.layers.expert_groups import ExpertGroups
 from mansard.frontends.decoders.layers.feed_forward import gated_halves
-from mansard.frontends.decoders.layers.writer import Writer, add, cast, mul
+from mansard.frontends.decoders.layers.writer import Matrix, Writer, add, cast, mul
 from mansard.ir.scalar import Apply, Arg, Const, Gather, Index, Scalar
 from mansard.ir.types import IndexMap, Value
 
@@ -71,13 +71,16 @@ class ExpertParts:
         result = groups.product(gated_halves(self.writer, both, layer.activation), down, "down")
         return self._combined(groups.slots, result, weights)
 
-    def _by_row(self, x: Value, places: Value, weights: Value, up: Value, down: Value) -> Value:
+    def _by_row(self, x: Value, places: Value, weights: Value, up: Matrix, down: Matrix) -> Value:
         rows, hidden = x.type.shape
         layer, writer = self.layer, self.writer
-        both = self._product(x, (0, 3), places, up, (rows, layer.chosen, 2 * layer.width, hidden), "gate_up")
+        chosen = places, (0, 1)
+        wide, narrow = (rows, layer.chosen, 2 * layer.width), (rows, layer.chosen, hidden)
+        both = product_of_chosen(writer, (x, (0,)), chosen, up, wide, 2, partial=True, name="gate_up")
         gated = gated_halves(writer, writer.cast(both, writer.dtype), layer.activation)
-        extents = (rows, layer.chosen, hidden, layer.width)
-        result = self._product(gated, (0, 1, 3), places, down, extents, "down")
+        result = product_of_chosen(
+            writer, (gated, (0, 1)), chosen, down, narrow, 2, partial=True, name="down"
+        )
         return self.builder.generic(
             (result, weights),
             (IndexMap.of_dims((0, 2, 1)), IndexMap.of_dims((0, 2))),
@@ -86,25 +89,6 @@ class ExpertParts:
             reduced=1,
             combiner="add",
             name="weighted",
-        )
-
-    def _product(
-        self,
-        x: Value,
-        x_dims: tuple[int, ...],
-        places: Value,
-        stack: Value,
-        extents: tuple[DimLike, ...],
-        name: str,
-    ) -> Value:
-        """Rows times the matrices at places, f32 (rows, k, N); zero where a place is -1."""
-        place = Arg(1, I64)
-        matrix = Gather(2, (Apply("max", (place, Const(0, I64)), I64), Index(2), Index(3)), stack.type.dtype)
-        product = mul(cast(Arg(0, x.type.dtype), F32), cast(matrix, F32))
-        body = Apply("select", (_is_here(place), product, Const(0.0, F32)), F32)
-        maps = (IndexMap.of_dims(x_dims), IndexMap.of_dims((0, 1)), None)
-        return self.builder.generic(
-            (x, places, stack), maps, extents, body, reduced=1, combiner="add", name=name
         )
 
     def _combined(self, slots: Value, result: Value, weights: Value) -> Value:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from mansard.dims import DimLike
 from mansard.dtypes import DType
 from mansard.frontends.decoders.architecture import Experts
+from mansard.frontends.decoders.layers.chosen_products import product_of_chosen
 from mansard.frontends.decoders.layers.expert_groups import ExpertGroups
 from mansard.frontends.decoders.layers.expert_parts import ExpertParts
 from mansard.frontends.decoders.layers.feed_forward import feed_forward, gated_halves
-from mansard.frontends.decoders.layers.writer import Writer, add, cast, mul
+from mansard.frontends.decoders.layers.writer import Matrix, Writer, add, cast, mul
 from mansard.ir.scalar import Apply, Arg, Const, Gather, Index, Scalar
 from mansard.ir.types import IndexMap, Value
 
@@ -45,8 +45,8 @@ class _Mixture:
         by_row = isinstance(rows, int) and rows <= MAX_ROWS
         if layer.apart:
             return ExpertParts(self.writer, layer, self.place).write(x, chosen, weights, by_row)
-        up = self.writer.weight(f"{stack}.gate_up_proj", (layer.count, 2 * layer.width, hidden))
-        down = self.writer.weight(f"{stack}.down_proj", (layer.count, hidden, layer.width))
+        up = self.writer.matrix(f"{stack}.gate_up_proj", (layer.count, 2 * layer.width, hidden))
+        down = self.writer.matrix(f"{stack}.down_proj", (layer.count, hidden, layer.width))
         if by_row:
             return self._by_row(x, chosen, weights, up, down)
         groups = ExpertGroups(self.writer, chosen, layer.count)
@@ -59,7 +59,7 @@ class _Mixture:
         """The experts of each row (rows, chosen) i64 in the order of their scores, and their weights, f32."""
         layer, writer = self.layer, self.writer
         router = f"{self.place}.{layer.router_name}.weight"
-        logits = writer.linear(x, writer.weight(router, (layer.count, hidden)), name="router")
+        logits = writer.linear(x, writer.matrix(router, (layer.count, hidden)), name="router")
         logits = writer.cast(logits, F32)
         if layer.scores == "softmax":
             best, chosen = self.builder.sort(logits, 1, descending=True, limit=layer.chosen)
@@ -123,13 +123,12 @@ class _Mixture:
         return result if self.layer.scale == 1.0 else mul(result, Const(self.layer.scale, F32))
 
     # Products -----------------------------------------------------------------------------------
-    def _by_row(self, x: Value, chosen: Value, weights: Value, up: Value, down: Value) -> Value:
+    def _by_row(self, x: Value, chosen: Value, weights: Value, up: Matrix, down: Matrix) -> Value:
         """Each row with each of its experts."""
         rows, hidden = x.type.shape
         layer, writer = self.layer, self.writer
-        both = self._gathered_product(
-            x, (0, 3), chosen, up, (2, 3), (rows, layer.chosen, 2 * layer.width, hidden), 1, "gate_up"
-        )
+        extents = (rows, layer.chosen, 2 * layer.width)
+        both = product_of_chosen(writer, (x, (0,)), (chosen, (0, 1)), up, extents, 2, name="gate_up")
         gated = gated_halves(writer, writer.cast(both, writer.dtype), layer.activation)
         dtype = writer.dtype
         weighted = self.builder.generic(
@@ -139,30 +138,9 @@ class _Mixture:
             cast(mul(cast(Arg(0, dtype), F32), Arg(1, F32)), dtype),
             name="weighted",
         )
-        extents = (rows, hidden, layer.chosen, layer.width)
-        result = self._gathered_product(weighted, (0, 2, 3), chosen, down, (1, 3), extents, 2, "down")
+        factors = (weighted, (0, 2)), (chosen, (0, 2))
+        result = product_of_chosen(writer, *factors, down, (rows, hidden), 1, (layer.chosen,), name="down")
         return writer.cast(result, dtype)
-
-    def _gathered_product(
-        self,
-        x: Value,
-        x_dims: tuple[int, ...],
-        chosen: Value,
-        stack: Value,
-        matrix: tuple[int, int],
-        extents: tuple[DimLike, ...],
-        reduced: int,
-        name: str,
-    ) -> Value:
-        """The sum of ``x`` times the chosen experts' matrices, f32. ``x_dims`` and ``matrix`` are the
-        iteration dims at which ``x`` and a matrix are read; experts run along dim 1 or 2."""
-        expert = 2 if reduced == 2 else 1
-        places = (Arg(1, I64), Index(matrix[0]), Index(matrix[1]))
-        body = mul(cast(Arg(0, x.type.dtype), F32), cast(Gather(2, places, stack.type.dtype), F32))
-        maps = (IndexMap.of_dims(x_dims), IndexMap.of_dims((0, expert)), None)
-        return self.builder.generic(
-            (x, chosen, stack), maps, extents, body, reduced=reduced, combiner="add", name=name
-        )
 
     def _combined(self, slots: Value, result: Value, weights: Value) -> Value:
         """The weighted sum of what the experts of each row gave; ``result`` is (slots, hidden)."""

@@ -23,7 +23,7 @@ from mansard.ir.scalar import Apply, Arg, Cast, Const, Gather, Index, Scalar
 from mansard.ir.types import Constant, IndexMap, Linear, Location, TensorType, Value
 
 Matrix = Union[Value, QuantisedWeight]
-"""A weight (N, K), as floating point or as integers with scales."""
+"""A weight (N, K), or a stack of such, as floating point or as integers with scales."""
 
 
 class Writer:
@@ -56,23 +56,34 @@ class Writer:
         return self._weights[name]
 
     def matrix(self, name: str, shape: Sequence[int]) -> Matrix:
-        """A weight (N, K) for `linear` and `rows_of`, as integers with scales where the checkpoint has it so;
-        raises as `weight` does."""
+        """A weight (…, N, K) for `linear`, `rows_of` and `product_of_chosen`, as integers with scales where
+        the checkpoint has it so; raises as `weight` does."""
         if name not in self._quantised:
             self._checked(name, shape)
             tensor = None if self._unpack else self._checkpoint.quantised(name)
-            self._quantised[name] = None if tensor is None else self._stored(name, tensor)
+            self._quantised[name] = None if tensor is None else self._stored(tensor)
         kept = self._quantised[name]
         return self.weight(name, shape) if kept is None else kept
 
-    def rows(self, name: str, shape: Sequence[int], rows: Sequence[int], part: str) -> Value:
-        """Rows of a weight's first dim as a constant of its own, which ``part`` names; raises as `weight`."""
-        constant, dtype = self._checkpoint.constant(name), self._checked(name, shape).dtype
+    def rows(self, name: str, shape: Sequence[int], rows: Sequence[int], part: str) -> Matrix:
+        """Rows of the first dim of a `matrix` as a weight of its own, which ``part`` names."""
         numbers = np.array(rows, np.int64)
         digest = hashlib.sha256(numbers.tobytes()).hexdigest()[:16]
-        key = f"{name}.{part}({len(numbers)} rows, {digest})"
-        chosen = Constant(key, lambda: constant.load()[numbers])
-        return self.builder.constant(f"{name}.{part}", chosen, (len(numbers), *shape[1:]), dtype)
+
+        def chosen(value: Value, constant: Constant) -> Value:
+            key = f"{constant.key}.{part}({len(numbers)} rows, {digest})"
+            data = Constant(key, lambda: constant.load()[numbers])
+            return self.builder.constant(
+                f"{value.name}.{part}", data, (len(numbers), *value.type.shape[1:]), value.type.dtype
+            )
+
+        stored, tensor = (
+            self._checked(name, shape),
+            None if self._unpack else self._checkpoint.quantised(name),
+        )
+        if tensor is None:
+            return chosen(Value(name, stored), self._checkpoint.constant(name))
+        return self._stored(tensor, chosen)
 
     def _checked(self, name: str, shape: Sequence[int]) -> TensorType:
         stored = self._checkpoint.tensor_type(name)
@@ -83,21 +94,26 @@ class Writer:
             )
         return stored
 
-    def _stored(self, name: str, tensor: QuantisedTensor) -> QuantisedWeight:
-        """The constants of a quantised tensor."""
-        rows, depth = tensor.type.shape
+    def _stored(
+        self, tensor: QuantisedTensor, add: Callable[[Value, Constant], Value] | None = None
+    ) -> QuantisedWeight:
+        """The constants of a quantised tensor; ``add`` adds one to the graph."""
+        *rows, depth = tensor.type.shape
         assert isinstance(depth, int)
 
+        def added(constant: Constant, shape: Sequence[DimLike], dtype: DType) -> Value:
+            if add is not None:
+                return add(Value(constant.key, TensorType(tuple(shape), dtype)), constant)
+            return self.builder.constant(constant.key, constant, shape, dtype)
+
         def factor(stored: StoredFactor) -> GroupFactor:
-            constant, shape = stored.constant, (rows, depth // stored.size)
-            return GroupFactor(
-                self.builder.constant(constant.key, constant, shape, stored.dtype), stored.size
-            )
+            shape = (*rows, depth // stored.size)
+            return GroupFactor(added(stored.constant, shape, stored.dtype), stored.size)
 
         values, dtype = tensor.values, tensor.type.dtype
         codes = Constant(values.key, functools.partial(unpacked, values.load, dtype))
         return QuantisedWeight(
-            self.builder.constant(values.key, codes, tensor.type.shape, dtype),
+            added(codes, tensor.type.shape, dtype),
             tuple(map(factor, tensor.scale_factors)),
             offsets=tuple(map(factor, tensor.offset_factors)),
         )
@@ -179,6 +195,11 @@ class Writer:
                 for axis, extent in enumerate(value.type.shape)
             )
         )
+
+
+def shape_of(matrix: Matrix) -> tuple[DimLike, ...]:
+    """The shape of a weight, however it is stored."""
+    return (matrix.codes if isinstance(matrix, QuantisedWeight) else matrix).type.shape
 
 
 def cast(x: Scalar, dtype: DType) -> Scalar:

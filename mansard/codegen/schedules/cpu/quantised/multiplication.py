@@ -58,7 +58,7 @@ def step_of(product: DequantisedProduct, target: KernelTarget) -> int:
 
 def parts_of_words(step: int, target: KernelTarget) -> int:
     """The parts in which panels of 4-bit codes are stored (`mansard.ir.panels.Panels.parts`): halves of bytes
-    are multiplied apart, and where a permutation makes bf16 of codes, it reads them where they lie in words."""
+    are multiplied apart; where a permutation makes bf16 of codes, it reads them where they lie in words."""
     if step == 4:
         return 2
     return 4 if step == 2 and {"avx512bw", "avx512bf16"} <= target.features else 1
