@@ -86,10 +86,16 @@ def compile_language_model(
     from mansard.frontends.decoders.families import describe
     from mansard.frontends.decoders.layers.pages import PAGE
     from mansard.frontends.decoders.prefix_copy import build_prefix_copy, caches
-    from mansard.passes.products.quantisation import checked_quantisation
+    from mansard.passes.products.quantisation import STORED, checked_quantisation
 
     quantisation = checked_quantisation(quantize)
     checkpoint = open_checkpoint(path)
+    stored = quantisation is not None and quantisation.kind == STORED
+    if stored and not any(checkpoint.stored_type(name) for name in checkpoint.names):
+        raise CompileError(
+            f"quantize 'stored' is for checkpoints with weights of small integers, which {checkpoint.path} "
+            "has not; 'int8' and 'int4' store weights as such"
+        )
     architecture = describe(checkpoint.config)
     context = min(CONTEXT, architecture.max_positions) if context is None else checked_int("context", context)
     chunk, sequences = checked_int("chunk", chunk), checked_int("sequences", sequences)
@@ -113,7 +119,7 @@ def compile_language_model(
         sequences,
         _element_type("dtype", dtype, FLOATS),
         _element_type("cache_dtype", cache_dtype, CACHE_TYPES),
-        unpack=quantisation is not None,
+        unpack=quantisation is not None and not stored,
         pages=pages,
     )
 

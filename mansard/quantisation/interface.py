@@ -71,7 +71,8 @@ def quantize(
     **frontend: Any,
 ) -> Quantisation | QuantizedModel:
     """A float model of any framework on integers, with ranges from calibration data; or, for ``"int8"``,
-    ``"int4"`` and ``"float12"`` without data, how `compile` stores the weights of products (``quantize=``).
+    ``"int4"``, ``"float12"`` and ``"stored"`` without data, how `compile` stores the weights of products
+    (``quantize=``).
 
     **With calibration data** the result goes into `compile` for any target, and its ``report`` says what that
     cost. The data is an iterable of calls (a tensor, a tuple of inputs, a dict by name), or a dict of arrays
@@ -101,9 +102,10 @@ def quantize(
     padded. Codes are ``symmetric`` around zero or have zero points. With ``activations="int8"`` what weights
     are multiplied with is rounded to 8 bits in the same groups, at each call. ``"float12"`` has none of
     these: it stores floats of 12 bits with a power of two for each row, which are bf16 weights as they were
-    down to 2**-15 of the row's largest. Weights of fewer than
-    ``min_elements``, and those whose key matches ``keep``, stay as they are. ``tables`` quantises tables that
-    are only looked up, too.
+    down to 2**-15 of the row's largest. ``"stored"`` is for models that have weights of small integers
+    already (GGUF files, ONNX models): they stay, and ``activations="int8"`` is for these. Weights of fewer
+    than ``min_elements``, and those whose key matches ``keep``, stay as they are. ``tables`` quantises tables
+    that are only looked up, too.
 
     Raises CompileError for options out of range and models without products to quantise, InputError for
     data that does not fit the model.
@@ -124,7 +126,7 @@ def quantize(
     if refining != (None, True, None, 1 << 14, False):
         raise CompileError(
             "group_size, symmetric, activations, min_elements and tables refine quantize('int8'), "
-            "quantize('int4') and quantize('float12'), which store weights without calibration data"
+            "quantize('int4'), quantize('float12') and quantize('stored'), which take no calibration data"
         )
     from mansard.quantisation.options import static_options
 

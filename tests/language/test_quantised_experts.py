@@ -9,9 +9,11 @@ import pytest
 import torch
 import transformers
 from gguf.constants import GGMLQuantizationType as Type
+from support.decoders.checkpoints import write_decoder
 from support.decoders.gguf_models import write_model
 from support.vulkan_support import usable_device
 
+import mansard
 from mansard.dims import Dim
 from mansard.dtypes import DType
 from mansard.frontends.decoders.architecture import Experts
@@ -91,6 +93,26 @@ def test_tokens_and_logits_are_those_of_the_unpacked_weights(path, device):
             ids.append(int(logits(reference, ids)[-1].argmax()))
         assert [t.id for t in lm.generate(PROMPT, 6, stop_at_end=False)] == ids[len(PROMPT) :]
         assert not any("unpacked" in text for text in lm.description.stored_types.values())
+
+
+def test_activations_are_rounded_on_request(path):
+    how = mansard.quantize("stored", activations="int8")
+    options = {"devices": "cpu", "context": 32, "chunk": 16, "dtype": "f32", "cache_dtype": "f32"}
+    with load_lm(path, **options) as plain, load_lm(path, **options, quantize=how) as lm:
+        expected, result = plain.logits(PROMPT), lm.logits(PROMPT)
+        assert 0 < np.abs(result - expected).max() / np.abs(expected).max() < 0.1
+        assert lm.description.stored_types == plain.description.stored_types
+        ids = list(PROMPT)
+        for _ in range(4):
+            ids.append(int(lm.logits(ids)[-1].argmax()))
+        assert [t.id for t in lm.generate(PROMPT, 4, stop_at_end=False)] == ids[len(PROMPT) :]
+
+
+def test_stored_is_for_checkpoints_of_small_integers(tmp_path):
+    write_decoder(tmp_path, "llama")
+    how = mansard.quantize("stored", activations="int8")
+    with pytest.raises(mansard.CompileError, match=r"weights of small integers, which .* has not"):
+        load_lm(tmp_path, devices="cpu", quantize=how)
 
 
 @pytest.mark.vulkan

@@ -64,7 +64,11 @@ ChunkOption = Annotated[
     typer.Option("--chunk", min=1, help="Tokens of a prompt that are read at a time. Default: 512."),
 ]
 QuantizeOption = Annotated[
-    str | None, typer.Option("--quantize", help="Store the weights of products as int8, int4 or float12.")
+    str | None,
+    typer.Option(
+        "--quantize",
+        help="Store the weights of products as int8, int4 or float12; stored: as the file has them.",
+    ),
 ]
 QuantizeActivationsOption = Annotated[
     bool,

@@ -45,7 +45,7 @@ class Activations:
         last = index_map.results[-1].single == rank
         if last and x.type.shape[-1] != depth:
             (x,) = self._once(x, "padded", depth, lambda: self._padded(x, depth))
-        if self.rounding == "int8" and last and group <= LARGEST_GROUP and self._few(x):
+        if last and self._rounds(x, group):
             codes, scales = self._once(x, "int8", group, lambda: self._bytes(x, depth, group))
             factor = Apply("mul", (Cast(Arg(0, I8), F32), Arg(1, F32)), F32)
             return self.ops, ((codes, index_map, 1), (scales, index_map, group)), factor
@@ -53,6 +53,18 @@ class Activations:
             (x,) = self._once(x, "bf16", 0, lambda: self._brains(x))
         read: Scalar = Arg(0, x.type.dtype)
         return self.ops, ((x, index_map, 1),), read if x.type.dtype is F32 else Cast(read, F32)
+
+    def codes_of(self, x: Value, group: int) -> tuple[list[Op], Value, Value] | None:
+        """New ops, and x as bytes with a scale for each group of its last axis; None where it stays."""
+        depth = x.type.shape[-1]
+        if not self._rounds(x, group) or not isinstance(depth, int):
+            return None
+        self.ops = []
+        codes, scales = self._once(x, "int8", group, lambda: self._bytes(x, depth, group))
+        return self.ops, codes, scales
+
+    def _rounds(self, x: Value, group: int) -> bool:
+        return self.rounding == "int8" and group <= LARGEST_GROUP and self._few(x)
 
     def _few(self, x: Value) -> bool:
         """Whether x has so few rows that it is rounded."""

@@ -10,7 +10,9 @@ from fnmatch import fnmatchcase
 from mansard.dtypes import DType
 from mansard.errors import CompileError
 
-KINDS = ("int8", "int4", "float12")
+STORED = "stored"
+"""The kind of weights that stay as the model has them."""
+KINDS = ("int8", "int4", "float12", STORED)
 DEFAULT_GROUP = {"int8": None, "int4": 32, "float12": None}
 MIN_GROUP = 16
 """Groups of fewer elements have scales that take a noticeable part of the memory."""
@@ -21,7 +23,7 @@ class Quantisation:
     """How weights are stored: `mansard.quantize` makes one."""
 
     kind: str
-    """``int8``, ``int4`` or ``float12`` (`mansard.ir.float12`)."""
+    """``int8``, ``int4``, ``float12`` (`mansard.ir.float12`), or `STORED`."""
     group_size: int | None = None
     """Elements of a row that share a scale; None: whole rows."""
     symmetric: bool = True
@@ -60,7 +62,7 @@ class Quantisation:
     @property
     def stacks(self) -> bool:
         """Whether stacks of matrices that computed indices choose from are stored so too."""
-        return self.kind != "float12"
+        return self.kind in ("int8", "int4")
 
     def stack_bytes(self, shape: Sequence[int]) -> int:
         """Bytes of such a stack (…, N, K)."""
@@ -73,6 +75,8 @@ class Quantisation:
     def __str__(self) -> str:
         if self.kind == "float12":
             return self.kind
+        if self.kind == STORED:
+            return f"integers as stored, activations {self.activations}"
         group = "rows" if self.group_size is None else f"groups of {self.group_size}"
         more = "" if self.symmetric else ", zero points"
         return (
@@ -102,8 +106,13 @@ def quantisation(
         raise CompileError(
             "group_size, symmetric and activations are for weights of integers, not for float12"
         )
+    if kind == STORED and (group_size or not symmetric or activations is None or tables or keep):
+        raise CompileError(
+            "'stored' leaves all weights as they are, and rounds what those of small integers are multiplied "
+            "with: it takes activations='int8' and nothing else"
+        )
     if group_size is None:
-        group_size = DEFAULT_GROUP[kind]
+        group_size = DEFAULT_GROUP.get(kind)
     elif not isinstance(group_size, int) or isinstance(group_size, bool) or group_size < 0 or group_size % 4:
         raise CompileError(f"group_size {group_size!r}: it may be a multiple of 4, or 0 for whole rows")
     if activations not in (None, "int8"):

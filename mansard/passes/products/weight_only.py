@@ -47,15 +47,10 @@ from mansard.ir.scalar import Apply, Arg, Cast, Const, DimValue, Gather, Index, 
 from mansard.ir.types import Constant, IndexMap, Linear, TensorType, Value
 from mansard.passes.canonical.simplify import simplify_op
 from mansard.passes.products.activations import FEW_ROWS, Activations
-from mansard.passes.products.chosen_weights import (
-    Stored,
-    at_groups,
-    chooses_matrices,
-    chosen_factor,
-    with_rounded,
-)
-from mansard.passes.products.quantisation import Quantisation
+from mansard.passes.products.chosen_weights import Stored, at_groups, chooses_matrices
+from mansard.passes.products.quantisation import STORED, Quantisation
 from mansard.passes.products.quantiser import CODES, Array, quantise
+from mansard.passes.products.rounded_factors import round_factors, rounded_product
 
 F32, I64 = DType.F32, DType.I64
 FEW_ROWS_OF_FLOAT12 = 8
@@ -83,13 +78,19 @@ def quantise_weights(
     With ``bf16``, what they are multiplied with is rounded to bf16 (`mansard.passes.products.demote`). With
     ``few_rows`` no more rows are rounded to bytes than the kernels of GPUs take (`activations.FEW_ROWS`).
     """
-    return graph if quantisation is None else _Pass(graph, quantisation, bf16, few_rows).run()
+    if quantisation is None:
+        return graph
+    if quantisation.kind == STORED:
+        most = FEW_ROWS if few_rows else None
+        return round_factors(graph, Activations(set(), quantisation.activations, most))
+    return _Pass(graph, quantisation, bf16, few_rows).run()
 
 
 class _Pass:
     def __init__(self, graph: Graph, quantisation: Quantisation, bf16: bool, few_rows: bool) -> None:
         self.graph, self.quantisation = graph, quantisation
-        self.round_stacks = bool(quantisation.activations) and not few_rows
+        self.stacks = bool(quantisation.activations) and not few_rows
+        """Whether what chosen matrices are multiplied with is rounded."""
         self.users = graph.users()
         self.taken = {v.name for v in graph.values()}
         self.constants = dict(graph.constants)
@@ -121,8 +122,8 @@ class _Pass:
                 ops.extend(self._quantised(p, stored[p.weight]))
             elif isinstance(op, Generic) and not stored.keys().isdisjoint(op.inputs):
                 product = _lookup(op, stored, orders)
-                x = chosen_factor(op, stored) if self.round_stacks else None
-                ops.extend(with_rounded(product, x, self.activations) if x is not None else [product])
+                rounded = rounded_product(product, self.constants, self.activations) if self.stacks else None
+                ops.extend(rounded or [product])
             else:
                 ops.append(op)
         needed = {v for op in ops for v in op.inputs} | set(self.graph.live_outs())

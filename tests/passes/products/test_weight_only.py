@@ -271,7 +271,7 @@ def test_weights_that_are_not_finite_are_named():
 @pytest.mark.parametrize(
     ("kind", "how", "message"),
     [
-        ("int3", {}, "'int8', 'int4' or 'float12'"),
+        ("int3", {}, "'int8', 'int4', 'float12' or 'stored'"),
         ("int4", {"group_size": 6}, "multiple of 4"),
         ("int4", {"group_size": True}, "multiple of 4"),
         ("int4", {"activations": "fp8"}, "'int8' or None"),
