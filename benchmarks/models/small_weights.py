@@ -4,8 +4,8 @@
         [--clock wall] [--rounds 3] [--folder .cache/bench/small-weights] [--json FILE]
         [--llama-python .cache/bench/venvs/llama.cpp/bin/python]
 
-Random weights in true shapes, of Qwen3-0.6B or of a mixture of experts that has the layers of
-Qwen3-30B-A3B, fewer of them and of their experts. bf16 and float12 are beside BF16, int8 beside Q8_0, int4
+Random weights in true shapes, of Qwen3-0.6B, of two layers of Qwen3-30B-A3B, or of six with a quarter of
+their experts, of which half as many are chosen. bf16 and float12 are beside BF16, int8 beside Q8_0, int4
 beside Q4_0; ``--activations`` also rounds what weights are multiplied with to 8 bits, as llama.cpp does.
 Every measurement is a process of its own: prefill of 128 tokens, then single tokens behind them, in
 milliseconds, and the peak of its resident memory. ``--clock cpu`` counts the process's CPU time, which other
@@ -39,15 +39,16 @@ PROMPT, TOKENS, REPEATS = 128, 8, 3
 CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
 TYPES = {"bf16": "BF16", "float12": "BF16", "int8": "Q8_0", "int4": "Q4_0"}
 """What llama.cpp has beside a kind of weights."""
+EXPERTS = {
+    **DENSE["qwen3-8b"], "model_type": "qwen3_moe", "hidden_size": 2048, "num_key_value_heads": 4,
+    "moe_intermediate_size": 768, "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [],
+    "vocab_size": 32768, "tie_word_embeddings": True,
+}  # fmt: skip
 MODELS = {
     "qwen3-0.6b": DENSE["qwen3-0.6b"],
-    "qwen3-moe": {
-        **DENSE["qwen3-8b"], "model_type": "qwen3_moe", "hidden_size": 2048, "num_hidden_layers": 6,
-        "num_key_value_heads": 4, "num_experts": 32, "num_experts_per_tok": 4, "moe_intermediate_size": 768,
-        "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [], "vocab_size": 32768,
-        "tie_word_embeddings": True,
-    },
-}  # fmt: skip
+    "qwen3-moe": {**EXPERTS, "num_hidden_layers": 6, "num_experts": 32, "num_experts_per_tok": 4},
+    "qwen3-30b-a3b": {**EXPERTS, "num_hidden_layers": 2, "num_experts": 128, "num_experts_per_tok": 8},
+}
 Times = dict[str, float]
 
 

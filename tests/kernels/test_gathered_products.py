@@ -93,7 +93,7 @@ def constant_stack(rows, dtype, columns=48, depth=128, *, groups=6, parts=0, maj
     ]
 
 
-@pairs("rows", [1, 3, 4, 7, 8, 12, 20], "parts, major", [(0, False), (0, True), (3, False)])
+@pairs("rows", [1, 3, 4, 7, 8, 12, 20, 32, 64], "parts, major", [(0, False), (0, True), (3, False)])
 @pytest.mark.parametrize("dtype", [F32, DType.BF16])
 @pytest.mark.parametrize("target", TARGETS)
 def test_constant_stacks(rows, dtype, parts, major, target):
@@ -122,7 +122,7 @@ QUANTISED = [
 
 
 @pytest.mark.parametrize("how", QUANTISED, ids=lambda how: "-".join(map(str, how.values())))
-@pairs("rows", [1, 4, 8, 20], "parts, columns", [(0, 48), (0, 40), (3, 48), (3, 37)])
+@pairs("rows", [1, 4, 8, 20, 64], "parts, columns", [(0, 48), (0, 40), (3, 48), (3, 37)])
 @pytest.mark.parametrize("dtype", [F32, DType.BF16])
 @pytest.mark.parametrize("target", TARGETS)
 def test_quantised_stacks(rows, parts, columns, dtype, how, target):

@@ -235,7 +235,7 @@ class RowTiles:
         end = b.add(begin, b.idx(self.chunk))
         with b.for_(begin, end, b.idx(product.lanes), inits=inits) as loop, ev.scope():
             ev.bind(product.inner, loop.index)
-            if self.paired:
+            if self.paired or self.nest.fixed:
                 for number in range(width):
                     self._prefetch(b.add(column, b.idx(width + number)))
             out = []

@@ -37,6 +37,8 @@ def applies(nest: Nest, weights: QuantisedWeights, target: KernelTarget) -> bool
     product = weights.product
     if weights.step != 1 or product.row is None or estimate(nest.total(product.row)) < MIN_ROWS:
         return False
+    if nest.choosing != nest.fixed:  # a sum over several matrices would need all of them unpacked
+        return False
     (root,) = (r for r in nest.roots if r.reduces)
     rows = {*product.row, *(loop for group in product.rest for loop in group)}
     for node in product.applied:
