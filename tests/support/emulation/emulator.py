@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from mansard import dims
+from mansard.artifact.weights import storage
 from mansard.compiler import CompiledModel
 from mansard.plan.plan import DispatchStep, Plan
 from mansard.runtime.memory.signature import Signature
@@ -67,12 +68,12 @@ class Batch:
         assert not plan.states
         prepared = Signature(plan.inputs, plan.dims).prepare(inputs, {})
         given = {spec.value: array for spec, array in zip(plan.inputs, prepared.arrays, strict=True)}
-        weights = [load for _, load in model.weights]
         where = {}
         for value in plan.values:
             initial = given.get(value.id)
             if initial is None and value.weight is not None:
-                initial = np.ascontiguousarray(weights[value.weight]())
+                spec, load = model.weights[value.weight]
+                initial = storage(spec, load())
             where[value.id] = self._place(dims.evaluate(value.bytes, prepared.dims), initial)
         for segment in device.segments:
             for step in segment.steps:
