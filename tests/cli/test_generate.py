@@ -35,6 +35,18 @@ def test_text_is_generated_as_the_api_does(artifact):
     assert data["text"] == expected and len(data["tokens"]) == 12 and data["prompt_tokens"] > 1
 
 
+def test_weights_are_quantised_on_request(artifact):
+    how = mansard.quantize("int8", activations="int8")
+    with mansard.load_lm(artifact, devices="cpu", context=48, quantize=how) as lm:
+        expected = lm.text("The quick", 8)
+    options = ("generate", artifact, "The quick", "-n", 8, "--device", "cpu", "--context", 48)
+    assert invoke(*options, "--quantize", "int8", "--quantize-activations").stdout == expected + "\n"
+    told = invoke(*options, "--quantize-activations")
+    assert told.exit_code == 2 and "refines --quantize" in told.stderr
+    told = invoke(*options, "--quantize", "stored")
+    assert told.exit_code == 1 and "takes activations='int8'" in told.stderr
+
+
 def test_a_draft_proposes_what_is_verified(artifact, tmp_path):
     options = ("generate", artifact, "The quick", "-n", 24, "--device", "cpu", "--context", 48)
     expected = json_of(*options)
