@@ -77,6 +77,9 @@ def load_lm(
     `LanguageModel.expert_counts`, or a file of `numpy.save`); another device computes the rest at the same
     time.
 
+    An artifact is as it was compiled: ``chunk``, ``sequences``, ``proposals`` and ``logprobs`` are then what
+    it has, and other options that say how a checkpoint is compiled are an InputError.
+
     Raises ImportModelError for a checkpoint that cannot be read or whose architecture is not known,
     ArtifactError for a damaged artifact, OutOfMemoryError for weights or a cache that do not fit a device.
     """
@@ -86,12 +89,20 @@ def load_lm(
     if draft is not None and sequences > 1:
         raise InputError("a draft is for a model of one sequence (sequences=1)")
     if not place.is_dir() and place.suffix != ".gguf":
-        if (memory, method_devices, placement, expert_device) != (None, None, None, None):
+        compiled = {
+            "dtype": dtype, "cache_dtype": cache_dtype, "cache_positions": cache_positions,
+            "fixed_chunk": fixed_chunk or None, "quantize": quantize, "memory": memory,
+            "method_devices": method_devices, "placement": placement, "expert_device": expert_device,
+            "expert_counts": expert_counts,
+        }  # fmt: skip
+        given = [name for name, value in compiled.items() if value is not None]
+        if given:
             raise InputError(
-                f"{path} is an artifact, which was placed when it was compiled: memory, method_devices, "
-                "placement and expert_device are for checkpoints"
+                f"{path} is an artifact, for which all was decided when it was compiled: "
+                f"{', '.join(given)}: for checkpoints only"
             )
-        return _with_draft(load(place, devices), _opened(tokenizer), draft, draft_devices or devices, cache)
+        model = _artifact(place, devices, context)
+        return _with_draft(model, _opened(tokenizer), draft, draft_devices or devices, cache)
     opened = find_tokenizer(place) if tokenizer is None else _opened(tokenizer)
     model = compile_language_model(
         place,
@@ -117,6 +128,18 @@ def load_lm(
     lm = _with_draft(model, opened, draft, draft_devices or devices, cache)
     lm.checkpoint = place
     return lm
+
+
+def _artifact(path: Path, devices: str | Sequence[str] | None, context: int | None) -> Model:
+    model = load(path, devices)
+    try:
+        held = Description.from_info(model.plan.info).context
+        if context not in (None, held):
+            raise InputError(f"{path} was compiled for a context of {held} positions, not {context}")
+    except BaseException:
+        model.close()
+        raise
+    return model
 
 
 def _with_draft(
@@ -147,9 +170,9 @@ def _draft(
     place = Path(path)
     if not place.exists():
         raise InputError(f"draft={shown(path)} is neither {LOOKUP!r} nor the path of a language model")
-    context = target.context
+    context = None
     if place.is_dir() or place.suffix == ".gguf":
-        context = min(context, trained_positions(place))
+        context = min(target.context, trained_positions(place))
     return load_lm(place, devices=devices, context=context, chunk=target.chunk, cache=cache)
 
 

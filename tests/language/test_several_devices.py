@@ -160,8 +160,12 @@ def test_an_artifact_is_placed_already(folder, tmp_path, expected):
     with load_lm(tmp_path / "lm.mansard") as lm:
         assert generated(lm) == expected[0]
         assert all(part.weights for part in lm.explain().parts)
-    with pytest.raises(mansard.InputError, match="is an artifact, which was placed when it was compiled"):
-        load_lm(tmp_path / "lm.mansard", memory={"cpu": "1GB"})
+    with pytest.raises(
+        mansard.InputError, match="decided when it was compiled: quantize, memory: for checkpoints"
+    ):
+        load_lm(tmp_path / "lm.mansard", memory={"cpu": "1GB"}, quantize="int8")
+    with pytest.raises(mansard.InputError, match=r"compiled for a context of .* positions, not 17"):
+        load_lm(tmp_path / "lm.mansard", context=17)
 
 
 def test_pins_are_those_of_the_methods_that_have_such_dispatches(folder, expected):
