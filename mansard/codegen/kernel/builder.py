@@ -217,9 +217,11 @@ class KernelBuilder:
         """Store one element of vector ``index`` of a workgroup memory of vectors."""
         self.inst("store_lane", (index, lane, value), None, memory=memory)
 
-    def prefetch(self, memory: Memory, index: KValue) -> None:
-        """Hint that an element is read soon."""
-        self.inst("prefetch", (self._placed(memory, index),), None, memory=memory)
+    def prefetch(self, memory: Memory, index: KValue, *, second_level: bool = False) -> None:
+        """Hint that an element is read soon; ``second_level``: after so much else that the first-level cache
+        would not keep it."""
+        attrs = {"second_level": True} if second_level else {}
+        self.inst("prefetch", (self._placed(memory, index),), None, memory=memory, **attrs)
 
     def atomic(self, memory: Memory, index: KValue, value: KValue, combiner: str) -> None:
         """Combine atomically into one element."""

@@ -60,12 +60,13 @@ def emit_atomic(f: FunctionEmitter, inst: Inst) -> None:
 
 
 def emit_prefetch(f: FunctionEmitter, inst: Inst) -> None:
-    """Into all levels of cache. The address may lie outside the buffer."""
+    """Into all levels of cache, or those from the second on. The address may lie outside the buffer."""
     memory, index = inst.attrs["memory"], inst.args[0]
     base, _ = f.pointer(memory)
     element = text.memory_type(KType(memory.dtype))
     address = f.temp(f"getelementptr {element}, ptr {base}, {f.typed(index)}")
-    f.call("void", "llvm.prefetch.p0", [f"ptr {address}", "i32 0", "i32 3", "i32 1"])
+    locality = 2 if inst.attrs.get("second_level") else 3
+    f.call("void", "llvm.prefetch.p0", [f"ptr {address}", "i32 0", f"i32 {locality}", "i32 1"])
 
 
 def _address(f: FunctionEmitter, memory: Binding | SharedMemory, index: KValue) -> tuple[str, str]:

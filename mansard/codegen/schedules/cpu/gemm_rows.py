@@ -235,9 +235,8 @@ class RowTiles:
         end = b.add(begin, b.idx(self.chunk))
         with b.for_(begin, end, b.idx(product.lanes), inits=inits) as loop, ev.scope():
             ev.bind(product.inner, loop.index)
-            if self.paired or self.nest.fixed:
-                for number in range(width):
-                    self._prefetch(b.add(column, b.idx(width + number)))
+            for number in range(width):
+                self._prefetch(b.add(column, b.idx(width + number)))
             out = []
             for cell, total in enumerate(loop.carried):
                 ev.bind(product.row, b.add(row, b.idx(cell // width)))
@@ -247,13 +246,16 @@ class RowTiles:
         return loop.results
 
     def _prefetch(self, column: KValue) -> None:
-        """Fetch the weights of a column at the bound position of the reduced dim."""
+        """Fetch the weights of a column at the bound position of the reduced dim: into the second-level cache,
+        since rows of a power of two of bytes share few sets of the first one (gate and up of Qwen3-30B-A3B,
+        groups of four rows: 27 ms instead of 38, and of 34 without; prompts of 16 tokens of Qwen3-0.6B in
+        bf16: 59 ms instead of 80 without; Zen 4)."""
         self.ev.bind(self.product.column, column)
         self.ev.vector = None
         for read in self.nest.reads(self.root):
             if read.value is self.product.weights and read.address is not None:
                 memory = self.b.bindings[self.ev.binding_of[read.value]]
-                self.b.prefetch(memory, self.ev.linear(read.address)[0])
+                self.b.prefetch(memory, self.ev.linear(read.address)[0], second_level=True)
 
     def _multiplied(self, total: KValue) -> KValue:
         """An accumulator plus the products of one vector."""
