@@ -246,10 +246,10 @@ class RowTiles:
         return loop.results
 
     def _prefetch(self, column: KValue) -> None:
-        """Fetch the weights of a column at the bound position of the reduced dim: into the second-level cache,
-        since rows of a power of two of bytes share few sets of the first one (gate and up of Qwen3-30B-A3B,
-        groups of four rows: 27 ms instead of 38, and of 34 without; prompts of 16 tokens of Qwen3-0.6B in
-        bf16: 59 ms instead of 80 without; Zen 4)."""
+        """Fetch the weights of a column at the bound position of the reduced dim: into the second-level
+        cache, since rows of a power of two of bytes share few sets of the first one (gate and up of
+        Qwen3-30B-A3B, groups of four rows: 27 ms instead of 38, and of 34 without; prompts of 16 tokens of
+        Qwen3-0.6B in bf16: 59 ms instead of 80 without; Zen 4)."""
         self.ev.bind(self.product.column, column)
         self.ev.vector = None
         for read in self.nest.reads(self.root):
