@@ -87,7 +87,7 @@ class Read:
 
 @dataclass(frozen=True)
 class ChosenMatrix:
-    """Where a matrix lies that an index chooses out of a stack (`mansard.codegen.chosen_matrices`)."""
+    """Where a matrix lies that an index chooses out of a stack (`schedules.common.chosen_matrices`)."""
 
     count: int
     """Matrices of the stack."""

@@ -17,9 +17,10 @@ from mansard.compiler.targets import resolve_targets
 from mansard.dims import Dim, symbol
 from mansard.dtypes import DType
 from mansard.ir import GraphBuilder, IndexMap
+from mansard.ir.dispatch import is_contraction
 from mansard.ir.quantised_weight import GroupFactor, QuantisedWeight, chosen_product
-from mansard.ir.scalar import Apply, Arg, Cast, Const, Gather, Index
-from mansard.ir.types import Constant
+from mansard.ir.scalar import Apply, Arg, Cast, Const, Gather, Index, rewrite
+from mansard.ir.types import Constant, Linear
 from mansard.passes.fusion.fuse import fuse
 from mansard.passes.fusion.packable import mark_packable
 from mansard.passes.products.quantisation import quantisation
@@ -162,6 +163,27 @@ def test_matrices_chosen_by_two_loops_and_a_stack_that_is_read_twice():
     ]  # fmt: skip
     inputs = [RNG.standard_normal((3, 2, 64), np.float32), RNG.integers(0, COUNT, (3, 2))]
     check(b.build(results), inputs, "cpu")
+
+
+def with_reduced_order(op, order):
+    """A sum whose reduced dims run in another order."""
+    rank = op.rank
+    places = [*range(rank), *(rank + order.index(d) for d in range(len(order)))]
+    return replace(
+        op,
+        extents=(*op.extents[:rank], *(op.extents[rank + d] for d in order)),
+        maps=tuple(m.compose([Linear.dim(d) for d in places]) if m is not None else None for m in op.maps),
+        body=rewrite(op.body, lambda n: Index(places[n.dim]) if isinstance(n, Index) else n),
+    )
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2)])
+@pytest.mark.parametrize("target", TARGETS)
+def test_loops_that_choose_within_a_sum(order, target):
+    graph, inputs = constant_stack(1, DType.BF16, parts=3)
+    after = quantise_weights(graph, quantisation("int8", group_size=32, min_elements=1))
+    ops = [with_reduced_order(op, order) if is_contraction(op) else op for op in after.ops]
+    check(after.with_ops(ops), inputs, target)
 
 
 @pytest.mark.parametrize("kind", ["int8", "int4"])

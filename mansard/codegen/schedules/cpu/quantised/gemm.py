@@ -94,8 +94,10 @@ def find(nest: Nest, root: Root, target: KernelTarget) -> QuantisedWeights | Non
     codes = product.codes.value
     parts = parts_of_words(step, target) if codes.type.dtype.bits == 4 and divides(inner, WORD_CODES) else 1
     group = WORD_CODES if parts > 1 else step
-    # Other reduced loops choose the matrix.
-    reduced = [g for g in product.reduced if g[-1] in dict(product.codes.address.terms)]
+    # Other reduced loops choose the matrix, around those that run over one.
+    reduced = tuple(g for g in product.reduced if g[-1] in dict(product.codes.address.terms))
+    if product.reduced[-len(reduced) :] != reduced:
+        return None
     panels = panels_of(nest, codes, product.column, reduced, WIDTH, group, parts=parts)
     if panels is None or panels.columns[0] < WIDTH // 2:
         return None
