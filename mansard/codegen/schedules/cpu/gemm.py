@@ -44,8 +44,8 @@ pay: 7 to 18 % on 16 cores, 10 % on one; with fewer rows a single group was up t
 core)."""
 FEW_TILES = 4
 """Row tiles up to which the next column tile is fetched into the second-level cache: BERT takes 0.80 to 0.91
-of the time that way for 4 to 16 tokens, 0.93 to 0.95 for 24, 1.00 to 1.01 for 32 (f32, Zen 4); with more tiles
-1.01."""
+of the time that way for 4 to 16 tokens, 0.93 to 0.95 for 24, 1.00 to 1.01 for 32 (f32, Zen 4); with more
+tiles 1.01."""
 CANDIDATES = 24
 """The most tiles offered to a search: the cost model is accurate to some ten percent."""
 STORED = (DType.F32, DType.F16, DType.BF16)

@@ -253,7 +253,9 @@ class RowTiles:
         self.ev.bind(self.product.column, column)
         self.ev.vector = None
         for read in self.nest.reads(self.root):
-            if read.value is self.product.weights and read.address is not None:
+            if read.value is not self.product.weights or read.address is None:
+                continue
+            if self.product.column[-1] in dict(read.address.terms):  # not rows of the same operand
                 memory = self.b.bindings[self.ev.binding_of[read.value]]
                 self.b.prefetch(memory, self.ev.linear(read.address)[0], second_level=True)
 
