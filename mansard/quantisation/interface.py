@@ -126,7 +126,7 @@ def quantize(
     if refining != (None, True, None, 1 << 14, False):
         raise CompileError(
             "group_size, symmetric, activations, min_elements and tables refine quantize('int8'), "
-            "quantize('int4'), quantize('float12') and quantize('stored'), which take no calibration data"
+            "quantize('int4'), quantize('float12') and quantize('stored'), all without calibration data"
         )
     from mansard.quantisation.options import static_options
 
