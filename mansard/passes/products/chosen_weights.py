@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mansard.dims import DimLike
-from mansard.dtypes import DType
 from mansard.ir.float12 import Float12Weight
 from mansard.ir.ops import Generic, Op
 from mansard.ir.quantised_weight import QuantisedWeight
@@ -19,8 +18,6 @@ from mansard.ir.scalar import Apply, Gather, Index, walk
 from mansard.ir.types import Value
 from mansard.passes.layout.split_loops import split_op
 
-F32 = DType.F32
-FLOATS = frozenset({DType.F32, DType.F16, DType.BF16})
 Stored = QuantisedWeight | Float12Weight
 
 

@@ -50,12 +50,11 @@ from mansard.passes.products.activations import FEW_ROWS, Activations
 from mansard.passes.products.chosen_weights import Stored, at_groups, chooses_matrices
 from mansard.passes.products.quantisation import STORED, Quantisation
 from mansard.passes.products.quantiser import CODES, Array, quantise
-from mansard.passes.products.rounded_factors import round_factors, rounded_product
+from mansard.passes.products.rounded_factors import FLOATS, round_factors, rounded_product
 
 F32, I64 = DType.F32, DType.I64
 FEW_ROWS_OF_FLOAT12 = 8
 """Kernels of so many rows unpack numbers as they read them (`mansard.codegen.schedules.cpu.gemv`)."""
-FLOATS = frozenset({DType.F32, DType.F16, DType.BF16})
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,8 @@ class Frame:
             self.b.exchange = exchange_of(of, nest.buffers)
             self.b.lookups = lookups_of(of, nest.buffers)
         self.ev = Evaluator(nest, self.b, self.params)
-        self.b.start_of = lambda memory: start_of_matrix(self.ev, memory)
+        if nest.matrices:
+            self.b.start_of = lambda memory: start_of_matrix(self.ev, memory)
         self.points: DimLike = fix_points(self.ev) if nest.fixed else 1
         """Points that the grid of a schedule is there for (`Nest.fixed`)."""
         self._open = ExitStack()

@@ -161,8 +161,7 @@ def start_of_matrix(ev: Evaluator, memory: Memory) -> KValue | None:
     b, vector, ev.vector = ev.b, ev.vector, None
 
     def emit() -> KValue:
-        number = b.load(b.bindings[ev.binding_of[matrix.index]], ev.linear(matrix.place)[0])
-        number = b.binary("min", number, b.const(matrix.count - 1, DType.I64))
+        number = b.binary("min", _number(ev, matrix), b.const(matrix.count - 1, DType.I64))
         number = b.binary("max", number, b.const(0, DType.I64))
         elements = dims.floordiv(dims.mul(value.type.elements, value.type.dtype.bits), memory.dtype.bits)
         return b.mul(b.cast(number, b.index), ev.dim(elements))
@@ -174,9 +173,13 @@ def start_of_matrix(ev: Evaluator, memory: Memory) -> KValue | None:
 
 def holds(ev: Evaluator) -> KValue:
     """Whether there are matrices at the fixed loops (`Nest.partial`)."""
-    b, (matrix, *_) = ev.b, ev.nest.matrices.values()
-    number = b.load(b.bindings[ev.binding_of[matrix.index]], ev.linear(matrix.place)[0])
-    return b.compare("ge", number, b.const(0, DType.I64))
+    matrix, *_ = ev.nest.matrices.values()
+    return ev.b.compare("ge", _number(ev, matrix), ev.b.const(0, DType.I64))
+
+
+def _number(ev: Evaluator, matrix: ChosenMatrix) -> KValue:
+    """The number of a matrix at the bound loops."""
+    return ev.b.load(ev.b.bindings[ev.binding_of[matrix.index]], ev.linear(matrix.place)[0])
 
 
 def find_matrices(ev: Evaluator) -> None:

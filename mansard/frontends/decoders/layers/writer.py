@@ -77,10 +77,8 @@ class Writer:
                 f"{value.name}.{part}", data, (len(numbers), *value.type.shape[1:]), value.type.dtype
             )
 
-        stored, tensor = (
-            self._checked(name, shape),
-            None if self._unpack else self._checkpoint.quantised(name),
-        )
+        stored = self._checked(name, shape)
+        tensor = None if self._unpack else self._checkpoint.quantised(name)
         if tensor is None:
             return chosen(Value(name, stored), self._checkpoint.constant(name))
         return self._stored(tensor, chosen)

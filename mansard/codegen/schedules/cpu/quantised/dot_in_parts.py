@@ -19,6 +19,7 @@ either adds to a product, 8 or 24 times the sum of x, is where sums start:
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -101,7 +102,7 @@ def _scratch_bytes(nest: Nest, product: DequantisedProduct) -> int:
     return depth * product.stored.value.type.dtype.itemsize + depth // LANE_CODES * 4
 
 
-class _PartsOfRows(Rows):
+class _PartsOfRows(Rows, abc.ABC):
     """A product whose vectors of codes are multiplied in ``parts`` of ``dtype``, summed in ``summed``, with
     what codes are moved by."""
 
@@ -139,13 +140,13 @@ class _PartsOfRows(Rows):
                     start = b.mul(total, b.const(-self.moved_by, self.summed, self.lanes))
                     b.store(self.starts, self._eighth(place), start)
 
+    @abc.abstractmethod
     def _ones(self) -> KValue:
         """A part of codes that are all one."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def _parts(self, packed: KValue) -> tuple[KValue, ...]:
         """The parts of a vector of bytes, whose codes are in the unsigned range."""
-        raise NotImplementedError
 
     def _blocks(self, first: KValue) -> Iterator[int]:
         """Where each vector of the iteration from group ``first`` on begins, which is bound meanwhile."""
