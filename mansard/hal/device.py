@@ -104,6 +104,10 @@ class Capabilities:
     swaps_programs: bool = False
     """Programs can take turns in its memory (`Device.program_area`, `Device.load_swapped`), so that a model
     whose weights do not fit runs on it."""
+    command_sequences: bool = False
+    """Runs several command buffers one behind the other as one submission (`Submission.following`), which
+    takes less time between them than submissions of their own, and records variants of command buffers with
+    other buffers (`Device.record_variant`)."""
     simulated: bool = False
     """Does not compute; results are undefined (the null driver)."""
 
@@ -204,6 +208,10 @@ class CommandBuffer(abc.ABC):
         """Release what the recording holds. Closing twice is allowed."""
 
 
+MAX_FOLLOWING = 15
+"""The most command buffers behind the first one of a submission."""
+
+
 @dataclass(frozen=True)
 class Submission:
     """One unit of submission: run ``commands`` once every ``wait`` point is reached, then signal.
@@ -217,6 +225,15 @@ class Submission:
     wait: tuple[Point, ...] = ()
     signal: tuple[Point, ...] = ()
     bindings: Mapping[int, Buffer] = field(default_factory=dict)
+    following: tuple[CommandBuffer, ...] = ()
+    """Command buffers that run behind ``commands``, each when the one before it has ended: at most
+    `MAX_FOLLOWING`, and only on a device with `Capabilities.command_sequences`."""
+
+
+def refuse_sequences(submissions: Sequence[Submission]) -> None:
+    """Raise DeviceError for several command buffers in a submission, on a device that does not take them."""
+    if any(submission.following for submission in submissions):
+        raise DeviceError("a submission to this device has one command buffer")
 
 
 class Launcher(abc.ABC):
@@ -305,6 +322,16 @@ class Device(abc.ABC):
         ignores it. A transfer queue takes copies, fills and barriers alone, and may be unable to profile; a
         load queue takes loads and evictions.
         """
+
+    def record_variant(self, commands: CommandBuffer, buffers: Mapping[Buffer, Buffer]) -> CommandBuffer:
+        """The commands of a recording with other buffers in place of some, for the same queue; takes less
+        time than recording them anew. What a recording keeps beside its buffers is used together with it, so
+        they must not run at the same time.
+
+        On devices with `Capabilities.command_sequences`; others raise DeviceError, and so does a recording
+        with a profile or for another queue than one for dispatches.
+        """
+        raise DeviceError(f"{self.info.id} records no variants of command buffers")
 
     @functools.cached_property
     def _affinities(self) -> Iterator[int]:

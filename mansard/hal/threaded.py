@@ -47,6 +47,7 @@ from mansard.hal.device import (
     ProfileRow,
     QueueKind,
     Submission,
+    refuse_sequences,
 )
 from mansard.hal.executable import Executable, ExecutableSpec
 from mansard.hal.faults import Faults, serve
@@ -302,6 +303,7 @@ class ThreadedDevice(Device):
 
     def submit(self, submissions: Sequence[Submission]) -> None:
         """Hand over submissions to their queues, which order them by their points."""
+        refuse_sequences(submissions)
         entries: dict[Queue, list[QueueEntry]] = {}
         for submission in submissions:
             if not isinstance(submission.commands, ThreadedCommandBuffer):

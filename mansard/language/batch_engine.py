@@ -55,7 +55,13 @@ class BatchEngine:
         self._caches: Caches = (
             PagedCaches(self.description) if self.description.pages else SlotCaches(self.methods, self._slots)
         )
-        self._steps = DecodeSteps(self.methods, self._slots, self._caches, self.methods.runs_ahead())
+        self._steps = DecodeSteps(
+            self.methods,
+            self._slots,
+            self._caches,
+            self.methods.runs_ahead(),
+            self.methods.takes_sequences(),
+        )
         self._sequences = itertools.count(1)
         self._changed = threading.Condition()
         self._closed = False
@@ -264,10 +270,10 @@ class BatchEngine:
             self._guarded([slot for slot in self._slots if slot.request is not None], self._advance)
 
     def _advance(self) -> None:
-        ahead = 1 if self._steps.ahead else 0
         for slot in sorted(self._slots, key=lambda slot: slot.used):
-            if slot.generating:
-                self._reserve(slot, len(slot.cached) + 1 + ahead)
+            if slot.generating and slot.request is not None:
+                left = slot.request.wanted.count - slot.generated
+                self._reserve(slot, len(slot.cached) + min(self._steps.positions, left))
         if not any(slot.generating for slot in self._slots):
             return
         began = time.perf_counter()

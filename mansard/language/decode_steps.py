@@ -1,9 +1,10 @@
-"""Decode steps of all slots; on GPUs each is submitted before the tokens of the one before are read."""
+"""Decode steps of all slots; on GPUs they are submitted before the tokens of those before are read."""
 
 from __future__ import annotations
 
+import time
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from mansard.language.caches.caches import Caches
 from mansard.language.caches.slot import Slot
@@ -14,77 +15,146 @@ from mansard.language.text_request import TextRequest
 Result = tuple[Slot, TextRequest, Chosen]
 """A slot that took part in a step, whose request it had then, and the token."""
 
+MAX_TOGETHER = 8
+"""The most steps of one submission. From the end of one submission to the beginning of the next an H200 with
+driver 580 idles for some 40 us, between command buffers of one submission for 10."""
+TOGETHER_S = 4e-3
+"""Steps are submitted together that take so long at most: a text's tokens come so much later, and so long
+another text waits longer for its turn."""
 
-@dataclass(frozen=True)
+
 class _Flight:
-    """A step that was submitted."""
+    """Steps that were submitted together, up to the last one whose tokens are not read."""
 
-    step: PendingStep
-    parts: Sequence[tuple[Slot, TextRequest]]
+    def __init__(self, steps: Sequence[PendingStep], parts: Sequence[tuple[Slot, TextRequest]]) -> None:
+        self.steps, self.parts = deque(steps), parts
+        self.count = len(steps)
+        self.behind = False
+        """Whether another one ran when it was submitted."""
+
+    @property
+    def begun(self) -> bool:
+        """Whether tokens of it were read, so that the device is done with it."""
+        return len(self.steps) < self.count
 
 
 class DecodeSteps:
     """Submits steps and gives out their results.
 
-    With ``ahead``, the step after next is submitted before the next one's tokens are known. That is possible
-    where the same requests take part in both, as far as anybody knows: a text that an end token turns out to
-    have ended then takes part once too often. Its token is dropped, and what it wrote stands behind the
-    text's last position, which nobody reads.
+    With ``ahead``, steps are submitted before the tokens of those that run are known: with ``together`` some
+    at a time (`MAX_TOGETHER`, `TOGETHER_S`), else one. That is possible where the same requests take part in
+    all of them, as far as anybody knows: a text that an end token turns out to have ended then takes part too
+    often. Its tokens are dropped, and what they wrote stands behind the text's last position, which nobody
+    reads.
     """
 
-    def __init__(self, methods: Methods, slots: Sequence[Slot], caches: Caches, ahead: bool) -> None:
+    def __init__(
+        self, methods: Methods, slots: Sequence[Slot], caches: Caches, ahead: bool, together: bool
+    ) -> None:
         self._methods, self._slots, self._caches, self.ahead = methods, slots, caches, ahead
-        self._flight: _Flight | None = None
+        self._most = MAX_TOGETHER if together else 1
+        self._flights: deque[_Flight] = deque()
+        """Those whose tokens are not all read: at most two, of which the first one may have ended."""
+        self._step_s = TOGETHER_S
+        """How long a step takes, as far as that is known."""
+        self._ended = 0.0
+        """When the first tokens of a flight were read last (`time.perf_counter`)."""
+
+    @property
+    def positions(self) -> int:
+        """How many positions behind its tokens' a text needs at most for what `next` submits."""
+        if not self.ahead:
+            return 1
+        unread = sum(len(flight.steps) for flight in self._flights)
+        return (unread or self._together) + self._together
 
     def next(self) -> list[Result]:
         """The tokens of the next step. Call it while any slot is generating."""
         if not self.ahead:
-            return self._results(self._parts(), self._methods.advance(*self._inputs(0)))
-        if self._flight is not None and not any(slot.request is part for slot, part in self._flight.parts):
+            return self._results(self._parts(), self._methods.advance(self._positions(0), *self._inputs()))
+        flights = self._flights
+        if flights and not any(slot.request is part for slot, part in flights[-1].parts):
             self.drop()  # all of its texts have ended
-        flight, self._flight = self._flight or self._submitted(0), None
-        if self._same_again(flight):
-            self._flight = self._submitted(1)
-        return self._results(flight.parts, flight.step.result())
+        if not flights:
+            flights.append(self._submitted(0, self._left()))
+        first = flights[0]
+        if len(flights) == 1 and not first.begun and first.parts == self._parts():
+            left = self._left() - first.count
+            if left > 0:
+                flights.append(self._submitted(first.count, left))
+                flights[-1].behind = True
+        return self._read()
 
     def involves(self, slot: Slot) -> bool:
-        """Whether a step was submitted in which the slot takes part, and its result is not read."""
-        return self._flight is not None and any(part is slot for part, _ in self._flight.parts)
+        """Whether steps were submitted in which the slot takes part, and their results are not read."""
+        return any(part is slot for flight in self._flights for part, _ in flight.parts)
 
     def settle(self) -> list[Result]:
-        """The tokens of a step that was submitted, if there is one, without another one behind it."""
-        flight, self._flight = self._flight, None
-        return self._results(flight.parts, flight.step.result()) if flight is not None else []
+        """The tokens of all steps that were submitted, without others behind them."""
+        results: list[Result] = []
+        while self._flights:
+            results += self._read()
+        return results
 
     def drop(self) -> None:
-        """Do without the result of a step that was submitted."""
-        if self._flight is not None:
-            self._flight.step.cancel()
-            self._flight = None
+        """Do without the results of steps that were submitted."""
+        while self._flights:
+            for step in self._flights.popleft().steps:
+                step.cancel()
 
-    def _submitted(self, offset: int) -> _Flight:
-        return _Flight(self._methods.begin_step(*self._inputs(offset)), self._parts())
+    @property
+    def _together(self) -> int:
+        return max(1, min(self._most, int(TOGETHER_S / self._step_s)))
+
+    def _read(self) -> list[Result]:
+        flight = self._flights[0]
+        begun, step = flight.begun, flight.steps.popleft()
+        try:
+            chosen = step.result()
+        finally:
+            if not flight.steps:
+                self._flights.popleft()
+        if not begun:
+            self._count(flight)
+        return self._results(flight.parts, chosen)
+
+    def _count(self, flight: _Flight) -> None:
+        """The first tokens of a flight were read: the device is done with it."""
+        now = time.perf_counter()
+        if flight.behind:
+            self._step_s = (now - self._ended) / flight.count
+        self._ended = now
+
+    def _submitted(self, offset: int, left: int) -> _Flight:
+        """Steps from ``offset`` steps after the tokens known so far, ``left`` at most."""
+        count = min(self._together, left)
+        positions = [self._positions(offset + number) for number in range(count)]
+        return _Flight(self._methods.begin_steps(positions, *self._inputs()), self._parts())
+
+    def _left(self) -> int:
+        """How many steps the slots that are generating all take part in, unless an end token comes."""
+        return min(
+            slot.request.wanted.count - slot.generated
+            for slot in self._slots
+            if slot.generating and slot.request is not None
+        )
 
     def _parts(self) -> list[tuple[Slot, TextRequest]]:
         return [(slot, slot.request) for slot in self._slots if slot.generating and slot.request is not None]
 
-    def _inputs(self, offset: int) -> tuple[list[int], list[Settings], bool, int, Table | None]:
+    def _positions(self, offset: int) -> list[int]:
         """Of a step that comes ``offset`` steps after the tokens known so far."""
-        wanted = [request.wanted for _, request in self._parts()]
-        positions = [
+        return [
             len(slot.cached) + offset if slot.generating else self._caches.idle_position(slot)
             for slot in self._slots
         ]
+
+    def _inputs(self) -> tuple[list[Settings], bool, int, Table | None]:
+        """What steps of the same requests have in common."""
+        wanted = [request.wanted for _, request in self._parts()]
         settings = [slot.settings if slot.generating else IDLE for slot in self._slots]
         scored, priority = any(w.scored for w in wanted), max(w.priority for w in wanted)
-        return positions, settings, scored, priority, self._caches.step_table(self._slots)
-
-    def _same_again(self, flight: _Flight) -> bool:
-        """Whether the requests of a step that was submitted, and no others, need one after it."""
-        return flight.parts == self._parts() and all(
-            slot.request is None or (slot.generating and slot.generated + 2 <= slot.request.wanted.count)
-            for slot in self._slots
-        )
+        return settings, scored, priority, self._caches.step_table(self._slots)
 
     @staticmethod
     def _results(parts: Sequence[tuple[Slot, TextRequest]], chosen: Sequence[Chosen]) -> list[Result]:

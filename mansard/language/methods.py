@@ -109,25 +109,30 @@ class Methods:
         inputs = _step_inputs(positions, settings, table)
         return _chosen(self._step(inputs, scored)(**inputs, priority=priority), scored)
 
-    def begin_step(
+    def begin_steps(
         self,
-        positions: Sequence[int],
+        positions: Sequence[Sequence[int]],
         settings: Sequence[Settings],
         scored: bool,
         priority: int,
         table: Table | None = None,
-    ) -> PendingStep:
-        """Submit what `advance` does, behind what was submitted before."""
-        inputs = _step_inputs(positions, settings, table)
-        session = self._step(inputs, scored).bind()
-        prepared = session.signature.prepare((), inputs)
-        return PendingStep(session.begin(prepared, priority), scored)
+    ) -> list[PendingStep]:
+        """Submit what `advance` does for each of the ``positions``, behind what was submitted before."""
+        steps = [_step_inputs(each, settings, table) for each in positions]
+        session = self._step(steps[0], scored).bind()
+        prepared = [session.signature.prepare((), inputs) for inputs in steps]
+        return [PendingStep(call, scored) for call in session.begin_all(prepared, priority)]
 
     def _step(self, inputs: Mapping[str, Any], scored: bool) -> Model:
         """The method for a step with the settings of all sequences."""
         if scored or restricts((inputs["settings"], inputs["draws"])):
             return self._decode[scored]
         return self._unrestricted
+
+    def takes_sequences(self) -> bool:
+        """Whether steps that are submitted together take less time than one by one."""
+        slots = self._decode[False].bind().slots
+        return len(slots) == 1 and slots[0].device.capabilities.command_sequences
 
     def runs_ahead(self) -> bool:
         """Whether a device has a queue of its own: steps are best submitted before the last one ends."""

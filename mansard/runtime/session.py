@@ -147,6 +147,12 @@ class Session:
         """
         return self._calls.begin(inputs, priority, profile=profile)
 
+    def begin_all(self, inputs: Sequence[PreparedInputs], priority: int = 0) -> list[PendingCall]:
+        """Start calls one behind the other, as `begin` does each. Of a model with states, they are handed to
+        a device that takes them so (`Capabilities.command_sequences`) as one submission: less time passes
+        between them, and the results of all are there when the last call has ended."""
+        return self._calls.begin_all(inputs, priority)
+
     def chunked_run(
         self,
         args: Sequence[object],

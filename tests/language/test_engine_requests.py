@@ -284,7 +284,7 @@ def test_steps_that_are_submitted_ahead_give_the_same_texts(family):
 def test_an_error_of_a_step_submitted_ahead_ends_those_that_took_part(engine, monkeypatch):
     expected = [ids(engine.submit([n, 6], 20)) for n in (5, 7)]
     engine._steps.ahead = True
-    begin = engine.methods.begin_step
+    begin = engine.methods.begin_steps
     calls = itertools.count()
 
     def failing(*args):
@@ -292,7 +292,7 @@ def test_an_error_of_a_step_submitted_ahead_ends_those_that_took_part(engine, mo
             raise mansard.DeviceLostError("gone")
         return begin(*args)
 
-    monkeypatch.setattr(engine.methods, "begin_step", failing)
+    monkeypatch.setattr(engine.methods, "begin_steps", failing)
     with pytest.raises(mansard.DeviceLostError, match="gone"):
         ids(engine.submit([5, 6], 20))
     requests = [engine.submit([n, 6], 20) for n in (5, 7)]

@@ -27,6 +27,7 @@ from mansard.hal.device import (
     Launcher,
     QueueKind,
     Submission,
+    refuse_sequences,
 )
 from mansard.hal.executable import Executable, ExecutableSpec
 from mansard.hal.queue import Queue, QueueEntry, QueueRecord, QueueStats, slot_addresses
@@ -89,6 +90,7 @@ class CpuDevice(Device):
 
     def submit(self, submissions: Sequence[Submission]) -> None:
         """Hand over submissions in one call to the native core and return at once."""
+        refuse_sequences(submissions)
         self._queue.submit([_entry(submission) for submission in submissions])
 
     def launcher(self, commands: CommandBuffer, semaphore: Semaphore) -> Launcher:

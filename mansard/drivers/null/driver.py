@@ -32,6 +32,7 @@ from mansard.hal.device import (
     ProfileRow,
     QueueKind,
     Submission,
+    refuse_sequences,
 )
 from mansard.hal.executable import Executable, ExecutableSpec
 from mansard.hal.faults import Faults, serve
@@ -146,6 +147,7 @@ class NullDevice(Device):
 
     def submit(self, submissions: Sequence[Submission]) -> None:
         """Hand over submissions to the queue, which orders them by their points."""
+        refuse_sequences(submissions)
         self._queue.submit([QueueEntry(0, each, each.wait, each.signal) for each in submissions])
 
     def stats(self) -> QueueStats:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -26,12 +26,21 @@ from mansard.drivers.vulkan.submission.encoder import Encoder
 from mansard.drivers.vulkan.submission.launcher import VulkanLauncher
 from mansard.drivers.vulkan.submission.persistent_runs import PersistentLaunch
 from mansard.drivers.vulkan.submission.queue import DeviceQueue
-from mansard.drivers.vulkan.submission.recorder import CommandRecorder, VulkanCommandBuffer
+from mansard.drivers.vulkan.submission.recorder import CommandRecorder, RecordedFrom, VulkanCommandBuffer
+from mansard.drivers.vulkan.submission.variants import prepared_with_buffers, with_buffers
 from mansard.errors import DeviceError, DeviceLostError
 from mansard.hal import native
 from mansard.hal.buffer import Buffer, MemoryKind
 from mansard.hal.commands import BufferRef, Command, CopyCommand
-from mansard.hal.device import CommandBuffer, Device, DeviceInfo, Launcher, QueueKind, Submission
+from mansard.hal.device import (
+    MAX_FOLLOWING,
+    CommandBuffer,
+    Device,
+    DeviceInfo,
+    Launcher,
+    QueueKind,
+    Submission,
+)
 from mansard.hal.executable import Executable, ExecutableSpec
 from mansard.hal.queue import QueueRecord
 from mansard.hal.semaphore import Point, Semaphore
@@ -76,6 +85,7 @@ class VulkanDevice(Device):
             compute_queues=1 + len(queues.more_compute),
             transfer_queue=apart is not None,
             transfer_profiling=timed,
+            command_sequences=True,
         )
         self._lock = threading.Lock()
         self._closed = False
@@ -156,10 +166,29 @@ class VulkanDevice(Device):
             return self._copier.record(commands, profile)
         prepared = [] if profile else self._encoder.prepared(commands)  # rows of a profile are dispatches
         launches = [item for item in prepared if isinstance(item, PersistentLaunch)]
+        recorder = self._computing[affinity % len(self._computing)]
         if launches:
             self._copy_records(launches)
-            return self._recorder.record(prepared, profile)  # on one queue: see shaders/persistent.py
-        return self._computing[affinity % len(self._computing)].record(commands, profile)
+            recorder = self._recorder  # on one queue: see shaders/persistent.py
+        recorded = recorder.record(prepared if launches else commands, profile)
+        recorded.recorded_from = RecordedFrom(tuple(commands), tuple(prepared), queue, affinity)
+        return recorded
+
+    def record_variant(self, commands: CommandBuffer, buffers: Mapping[Buffer, Buffer]) -> CommandBuffer:
+        """See `Device.record_variant`. Records of persistent kernels are used together, where they name none
+        of the buffers."""
+        given = self._checked(commands)
+        if given.recorded_from is None:
+            raise DeviceError("command buffers for transfers or with profiles have no variants")
+        source = given.recorded_from
+        prepared = prepared_with_buffers(source.prepared, buffers)
+        others = with_buffers(source.commands, buffers)
+        if prepared is None:
+            return self.record(others, queue=source.queue, affinity=source.affinity)
+        launches = any(isinstance(item, PersistentLaunch) for item in prepared)
+        variant = given.recorder.record(prepared if launches else others, False)
+        variant.recorded_from = replace(source, commands=tuple(others), prepared=tuple(prepared))
+        return variant
 
     def _copy_records(self, launches: Sequence[PersistentLaunch]) -> None:
         """Bring records to the device, and wait until they are there."""
@@ -179,8 +208,8 @@ class VulkanDevice(Device):
         They go one by one: a submission that waits for an earlier one is then handed to the device at once,
         which orders the two itself, without a round trip through the host.
         """
-        for submission, commands in [(submission, self._checked(submission)) for submission in submissions]:
-            self._queues[commands.recorder].submit(submission, commands)
+        for submission, commands in [(each, self._sequence(each)) for each in submissions]:
+            self._queues[commands[0].recorder].submit(submission, commands)
         self._collect()
 
     @property
@@ -261,15 +290,24 @@ class VulkanDevice(Device):
         for queue in self._queues.values():
             queue.collect()
 
-    def _checked(self, submission: Submission) -> VulkanCommandBuffer:
-        """The commands of a submission; raises DeviceError when it cannot be run."""
-        commands = submission.commands
+    def _sequence(self, submission: Submission) -> tuple[VulkanCommandBuffer, ...]:
+        """The command buffers of a submission; raises DeviceError when it cannot be run."""
+        commands = tuple(self._checked(each) for each in (submission.commands, *submission.following))
+        if submission.bindings:
+            raise DeviceError("Vulkan devices bind buffers when recording; a submission must not name any")
+        if len(submission.following) > MAX_FOLLOWING:
+            raise DeviceError(
+                f"{len(commands)} command buffers in a submission; it takes up to {1 + MAX_FOLLOWING}"
+            )
+        if any(each.recorder is not commands[0].recorder for each in commands):
+            raise DeviceError("the command buffers of a submission were recorded for different queues")
+        return commands
+
+    def _checked(self, commands: CommandBuffer) -> VulkanCommandBuffer:
         if not isinstance(commands, VulkanCommandBuffer) or commands.recorder not in self._queues:
             raise DeviceError("the commands of a submission were recorded by another device")
         if commands.closing:
             raise DeviceError("the commands of a submission are closed")
-        if submission.bindings:
-            raise DeviceError("Vulkan devices bind buffers when recording; a submission must not name any")
         return commands
 
     def _sample_clock(self) -> tuple[int, int, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from mansard.errors import CallCancelledError, InputError, QueueFullError
@@ -121,6 +121,16 @@ class CallExecutor:
             uninterrupted(lambda: self.admission.release(call))  # the next one may be submitted behind it
         return PendingCall(lifecycle, call)
 
+    def begin_all(self, inputs: Sequence[PreparedInputs], priority: int = 0) -> list[PendingCall]:
+        """See `Session.begin_all`."""
+        lifecycle = self.lifecycle
+        if lifecycle.order is None or len(inputs) == 1:
+            return [self.begin(each, priority) for each in inputs]
+        calls = [lifecycle.new_call(each, priority) for each in inputs]
+        guarded(self._settle_all, self._begin_in_sequence, calls)
+        uninterrupted(lambda: self.admission.release(calls[0]))
+        return [PendingCall(lifecycle, call) for call in calls]
+
     def profile(self, inputs: PreparedInputs) -> tuple[list[list[ProfileRow]], float, CopyCounts]:
         """Device times by slot, the seconds from submission to completion, and the copies."""
         lifecycle = self.lifecycle
@@ -197,8 +207,22 @@ class CallExecutor:
         self.lifecycle.finish(call)
         return rows, wall
 
+    def _begin_in_sequence(self, calls: Sequence[Call]) -> None:
+        """Wait for a permit of the first one, and start all."""
+        self._admit(calls[0])
+        self.lifecycle.start_all(calls)
+
+    def _settle_all(self, calls: Sequence[Call], error: BaseException) -> None:
+        for call in calls:
+            if call.held:
+                self._settle(call, error)
+
     def _begin_blocking(self, call: Call) -> None:
         """Wait for a permit, until the deadline or timeout, and start."""
+        self._admit(call)
+        self.lifecycle.start(call)
+
+    def _admit(self, call: Call) -> None:
         try:
             admitted = self.admission.acquire(call.priority, call.time_left(), call)
         except QueueFullError as error:
@@ -206,4 +230,3 @@ class CallExecutor:
             raise
         if not admitted:
             raise self.lifecycle.cancellation.expiry_error(call, running=False)
-        self.lifecycle.start(call)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import time
+import weakref
 from collections.abc import Sequence
 
 from mansard.errors import (
@@ -23,7 +24,7 @@ from mansard.runtime.calls import completion
 from mansard.runtime.calls.admission import Admission
 from mansard.runtime.calls.call import Call
 from mansard.runtime.calls.cancellation import Cancellation
-from mansard.runtime.calls.idle_contexts import IdleContexts
+from mansard.runtime.calls.idle_contexts import IdleContexts, ShapeKey
 from mansard.runtime.calls.limits import Deadline, checked_int
 from mansard.runtime.calls.state_order import StateOrder
 from mansard.runtime.calls.stats import StatsCounter
@@ -55,6 +56,8 @@ class CallLifecycle:
         self.counter = StatsCounter()
         self.cancellation = Cancellation(admission, withdrawable=not environment.plan.states)
         self._idle, self._idle_profiled = IdleContexts(max_idle), IdleContexts(1)
+        self._recorded: weakref.WeakValueDictionary[ShapeKey, Context] = weakref.WeakValueDictionary()
+        """By shapes, the context that was recorded last."""
         self._closed = False
         self._process = completion.process
         service()
@@ -102,15 +105,30 @@ class CallLifecycle:
         self.check_open()
         if call.deadline is not None and call.deadline.passed:
             raise self.cancellation.deadline_error(call, running=False)
-        call.inputs = self.shares.applied(call.inputs)
-        self._acquire_context(call)
-        if call.priority != call.context.priority:
-            call.context.priority = call.priority
+        self._prepare(call)
         call.submitted, call.started = time.perf_counter(), True
         if self.order is None:
             call.context.start(call.inputs.arrays, into=call.into)
         else:
             self.order.start(call.context, call.inputs.arrays, call.into)
+
+    def start_all(self, calls: Sequence[Call]) -> None:
+        """As `start` for calls that update states, with a permit that the first one has, one behind the
+        other (`StateOrder.start_all`). `settle` cleans up each."""
+        assert self.order is not None
+        self.check_open()
+        for call in calls:
+            self._prepare(call)
+        for call in calls:
+            call.submitted, call.started = time.perf_counter(), True
+        self.order.start_all([call.context for call in calls], [call.inputs.arrays for call in calls])
+
+    def _prepare(self, call: Call) -> None:
+        """Give a call that is about to start its context."""
+        call.inputs = self.shares.applied(call.inputs)
+        self._acquire_context(call)
+        if call.priority != call.context.priority:
+            call.context.priority = call.priority
 
     def wait(self, call: Call) -> None:
         """Block until every device is done with the call, also when one of them failed."""
@@ -205,7 +223,13 @@ class CallLifecycle:
 
     def _record(self, call: Call) -> None:
         profile = call.profile or self.shares.active
-        context = Context(self.environment, call.inputs.dims, profile=profile)
+        # Calls that update states run one behind the other, so that their contexts can use the same memory.
+        like = self._recorded.get(call.key) if self.order is not None and not profile else None
+        context = like.variant() if like is not None else None
+        if context is None:
+            context = Context(self.environment, call.inputs.dims, profile=profile)
+        if not profile:
+            self._recorded[call.key] = context
         call.context, call.holds_context = context, True
         self.counter.count_context()
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from mansard import dims
 from mansard.errors import ExecutionError, MansardError
-from mansard.hal import BindingSlot, Buffer, Launcher, Point, ProfileRow, Submission
+from mansard.hal import BindingSlot, Buffer, CommandBuffer, Launcher, Point, ProfileRow, Submission
 from mansard.plan.stores import Store
 from mansard.runtime.devices.binding import when_idle
 from mansard.runtime.execution.call_bindings import CallBindings
@@ -27,6 +28,11 @@ from mansard.runtime.memory.staged_upload import (
 from mansard.runtime.memory.stores import StoreMemory
 from mansard.runtime.memory.tensors import Array
 from mansard.runtime.memory.workspace import plan_workspaces
+
+
+def submission_error(error: Exception) -> MansardError:
+    """What calls fail with whose submission has raised an error."""
+    return error if isinstance(error, MansardError) else ExecutionError(f"submission: {error}")
 
 
 class Context:
@@ -53,7 +59,7 @@ class Context:
         self.memory = StoreMemory(slots)
         self._host_copies = HostCopyCounter()
         recorder = Recorder(plan, layout, slots, self.place, self.value_bytes, sizes, profile=profile)
-        self._outputs = self._pooled_outputs(recorder, sizes)
+        self._outputs = self._new_outputs(self._output_requests(recorder))
         bound = [self._bound_stores(slot, recorder.binds[slot]) for slot in range(len(slots))]
         arenas = [store for store in layout.stores if store.role == "arena"]
         arena_bytes = {store: self._store_bytes(store) for store in arenas}
@@ -69,13 +75,24 @@ class Context:
             self.memory.close()
             raise
         self._device_copies = CopyCounts(recorder.copies, recorder.copied_bytes)
+        self._lockstep, self._profiled = lockstep, profile
+        self.family = object()
+        """Equal for contexts that use the same memory (`variant`)."""
+        self._prepare_calls()
+
+    # Construction --------------------------------------------------------------------------------
+
+    def _prepare_calls(self) -> None:
+        """Create what a call needs beside memory and recordings."""
+        self._closed = False
+        slots = self.environment.slots
         self.timelines = CallTimelines(slots, self.submissions)
         self._order = submission_order(slots, self.submissions)
         self._submitted_slots = 0
         """How many slots of `_order` have received their submissions of the current call."""
-        self._staged, self._lockstep = StagedUpload(self._upload_pieces()), lockstep
+        self._staged = StagedUpload(self._upload_pieces())
         self._transfers = HostTransfers(
-            environment,
+            self.environment,
             self.memory,
             self.value_bytes,
             self.bindings,
@@ -84,22 +101,62 @@ class Context:
             self._host_copies,
             self.dims,
         )
-        self._launcher = None if lockstep else self._create_launcher()
+        self._launcher = None if self._lockstep else self._create_launcher()
 
-    # Construction --------------------------------------------------------------------------------
-
-    def _pooled_outputs(self, recorder: Recorder, sizes: Mapping[str, int]) -> Outputs:
-        """The outputs of calls, those included that are blocks of the output pool."""
-        environment = self.environment
-        pool, plan = environment.output_pool, environment.plan
-        pooled = {
+    def _output_requests(self, recorder: Recorder) -> dict[Store, BlockRequest]:
+        """The outputs that are blocks of the output pool."""
+        return {
             store: BlockRequest(
                 self._store_bytes(store), tuple(n for n in store.members if not recorder.binds[n])
             )
-            for store in recorder.pooled_outputs(pool.can_import)
+            for store in recorder.pooled_outputs(self.environment.output_pool.can_import)
         }
-        shapes = [tuple(dims.evaluate(d, sizes) for d in spec.shape) for spec in plan.outputs]
+
+    def _new_outputs(self, pooled: Mapping[Store, BlockRequest]) -> Outputs:
+        environment = self.environment
+        plan, pool = environment.plan, environment.output_pool
+        shapes = [tuple(dims.evaluate(d, self.dims) for d in spec.shape) for spec in plan.outputs]
         return Outputs(plan, environment.layout, environment.slots, pool, shapes, pooled)
+
+    @property
+    def command_buffer(self) -> tuple[int, CommandBuffer] | None:
+        """The slot and the command buffer of a call that is nothing else, on a device that runs sequences of
+        them (`Capabilities.command_sequences`); else None."""
+        submissions = [(slot, each) for slot, local in enumerate(self.submissions) for each in local]
+        slot, only = submissions[0] if len(submissions) == 1 else (0, None)
+        if only is None or only.wait or only.arguments or only.upload is not None:
+            return None
+        takes_sequences = self.environment.slots[slot].device.capabilities.command_sequences
+        return (slot, only.commands) if takes_sequences and not self._profiled else None
+
+    def variant(self) -> Context | None:
+        """A context for calls that never run at the same time as this one's: it has the same memory, but for
+        what the host reads and writes, and takes little time to record. None where calls are more than one
+        command buffer."""
+        recorded = self.command_buffer
+        if recorded is None or self.closed:
+            return None
+        slot, commands = recorded
+        other: Context = Context.__new__(Context)
+        other.environment, other.dims, other.value_bytes = self.environment, self.dims, self.value_bytes
+        other.workspace_plans, other._device_copies = self.workspace_plans, self._device_copies
+        other._lockstep, other._profiled, other.family = False, False, self.family
+        other._host_copies = HostCopyCounter()
+        other._outputs = other._new_outputs({})
+        other.bindings = CallBindings(
+            other.environment, other._outputs, self.bindings.stores, {}, other._host_copies
+        )
+        other.memory, buffers = self.memory.variant("inputs and outputs")
+        try:
+            other_commands = self.environment.slots[slot].device.record_variant(commands, buffers)
+            other.submissions = [
+                [replace(each, commands=other_commands) for each in local] for local in self.submissions
+            ]
+        except BaseException:
+            other.memory.close()
+            raise
+        other._prepare_calls()
+        return other
 
     def _bound_stores(self, slot: int, binds: bool) -> list[Store]:
         """The stores that are bound at submission for a slot, by binding slot."""
@@ -164,19 +221,28 @@ class Context:
         submissions, every point of the call is completed nevertheless, so that what other devices have
         received ends, and the error is raised.
         """
-        self._submitted_slots = 0
-        self.timelines.begin_call()
-        self.bindings.inputs = inputs
-        self._outputs.begin(into)
-        self._host_copies.reset()
+        self._begin(inputs, into)
         try:
             if self._launcher is None or after or not self._launch(self._launcher):
                 self._transfers.fill_inputs()
                 self._submit(after)
         except Exception as error:
-            wrapped = error if isinstance(error, MansardError) else ExecutionError(f"submission: {error}")
-            self.fail_unsubmitted(wrapped)
+            self.fail_unsubmitted(submission_error(error))
             raise
+
+    def start_in_sequence(self, inputs: Sequence[Array]) -> Point:
+        """As `start`, but the caller submits `command_buffer`, which has to signal the point returned."""
+        assert self.command_buffer is not None
+        self._begin(inputs, None)
+        self._transfers.fill_inputs()
+        return self.timelines.point(self.command_buffer[0], 0)
+
+    def _begin(self, inputs: Sequence[Array], into: Sequence[Array] | None) -> None:
+        self._submitted_slots = 0
+        self.timelines.begin_call()
+        self.bindings.inputs = inputs
+        self._outputs.begin(into)
+        self._host_copies.reset()
 
     def fail_unsubmitted(self, error: MansardError) -> None:
         """Fail with ``error`` what an interrupted `start` has not submitted, so that the call ends."""
@@ -234,8 +300,14 @@ class Context:
         """The copies of the last call."""
         return self._device_copies.plus_host(self._host_copies.count, self._host_copies.bytes)
 
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
     def close(self) -> None:
         """Free the recordings and buffers; no call may be running."""
+        self._closed = True
         for local in self.submissions:
             for submission in local:
                 submission.commands.close()

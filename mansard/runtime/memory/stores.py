@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -32,12 +33,40 @@ class Allocation:
     users: tuple[int, ...] = ()
 
 
+class _Buffers:
+    """Buffers of one or more users; the last one to let go frees them."""
+
+    def __init__(self) -> None:
+        self._all: list[Buffer] = []
+        self._users = 1
+        self._lock = threading.Lock()
+
+    def add(self, buffer: Buffer) -> None:
+        """One more buffer."""
+        self._all.append(buffer)
+
+    def use(self) -> _Buffers:
+        """For one more user."""
+        with self._lock:
+            self._users += 1
+        return self
+
+    def let_go(self) -> None:
+        """A user needs them no more."""
+        with self._lock:
+            self._users -= 1
+            freed, self._all = ([], self._all) if self._users else (self._all, [])
+        for buffer in reversed(freed):
+            buffer.close()
+
+
 class StoreMemory:
     """Buffers for stores: allocated by one slot, imported by the other members."""
 
     def __init__(self, slots: Sequence[BoundSlot]) -> None:
         self._slots = slots
-        self._buffers: list[Buffer] = []
+        self._buffers, self._others = _Buffers(), list[_Buffers]()
+        """Those allocated for it, and those of the memory that it is a variant of."""
         self._places: dict[tuple[Store, int], StorePlace] = {}
         self._owners: dict[Store, StorePlace] = {}
         self._views: dict[Store, Bytes] = {}
@@ -68,12 +97,33 @@ class StoreMemory:
             self._views[store] = buffer.view()[offset:]
         return self._views[store][:size]
 
+    def variant(self, label: str) -> tuple[StoreMemory, dict[Buffer, Buffer]]:
+        """Memory in which what the host reaches has buffers of its own, at the same places, and the rest is
+        this memory's, which stays as long as either is used; also, by the buffer here, the one there. Only
+        where one slot uses all stores."""
+        other = StoreMemory(self._slots)
+        other._others = [self._buffers.use(), *(each.use() for each in self._others)]
+        replaced: dict[Buffer, Buffer] = {}
+        try:
+            for (store, _), (buffer, _) in self._places.items():
+                if buffer.kind is MemoryKind.SHARED and buffer not in replaced:
+                    device = self._slots[store.allocator].device
+                    replaced[buffer] = device.allocate(buffer.size, MemoryKind.SHARED, label)
+                    other._buffers.add(replaced[buffer])
+        except BaseException:
+            other.close()
+            raise
+        other.allocations = [each for each in self.allocations if each.kind is MemoryKind.SHARED]
+        other._places = {key: (replaced.get(b, b), offset) for key, (b, offset) in self._places.items()}
+        other._owners = {key: (replaced.get(b, b), offset) for key, (b, offset) in self._owners.items()}
+        return other, replaced
+
     def close(self) -> None:
-        """Free everything."""
-        self._views = {}
-        for buffer in reversed(self._buffers):
-            buffer.close()
-        self._buffers, self._places, self._owners = [], {}, {}
+        """Free everything that no variant uses."""
+        self._views, self._places, self._owners = {}, {}, {}
+        held, self._buffers, self._others = [self._buffers, *self._others], _Buffers(), []
+        for buffers in held:
+            buffers.let_go()
 
     def _allocate_group(
         self,
@@ -99,7 +149,7 @@ class StoreMemory:
                 "only weights are split over several buffers"
             )
         buffer = device.allocate(max(arena.size, MIN_BUFFER_BYTES), kind, label)
-        self._buffers.append(buffer)
+        self._buffers.add(buffer)
         users = (*members & {allocator}, *sorted(members - {allocator}))
         self.allocations.append(
             Allocation(allocator, group[0].use, kind, buffer.size, arena.lower_bound, users)
@@ -116,5 +166,5 @@ class StoreMemory:
         imported = self._slots[slot].device.import_buffer(buffer, label)
         if imported is None:  # contradicts the probed links
             raise MansardError(f"{self._slots[slot].name} cannot use memory of {self._slots[allocator].name}")
-        self._buffers.append(imported)
+        self._buffers.add(imported)
         return imported

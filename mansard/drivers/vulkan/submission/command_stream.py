@@ -49,6 +49,16 @@ _HOST = vk.VK_PIPELINE_STAGE_2_HOST_BIT
 _HOST_ACCESSES = vk.VK_ACCESS_2_HOST_READ_BIT | vk.VK_ACCESS_2_HOST_WRITE_BIT
 
 
+FULL_BARRIER = [
+    BARRIER | 4 << 8,
+    _EVERYTHING,
+    vk.VK_ACCESS_2_MEMORY_WRITE_BIT,
+    _EVERYTHING,
+    vk.VK_ACCESS_2_MEMORY_READ_BIT | vk.VK_ACCESS_2_MEMORY_WRITE_BIT,
+]
+"""A barrier between anything and anything."""
+
+
 @dataclass
 class CommandStream:
     """Commands to record, and what they need: timed rows, bytes of argument tables, descriptors.

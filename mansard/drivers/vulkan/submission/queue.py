@@ -36,7 +36,7 @@ class DeviceQueue:
         self._context = context
         self.slot = slot
         self._tokens = itertools.count(1)
-        self._running: dict[int, VulkanCommandBuffer] = {}
+        self._running: dict[int, tuple[VulkanCommandBuffer, ...]] = {}
         """By token, what submissions that are not done use; changed by C alone, which nothing interrupts."""
         self._closing: set[VulkanCommandBuffer] = set()
         """Command buffers to be closed when no submission uses them any more."""
@@ -61,18 +61,23 @@ class DeviceQueue:
         self._handle: int = native.check_handle(library().mn_vk_queue_create(ctypes.byref(options)))
         self._core: int = library().mn_vk_queue_core(self._handle)
 
-    def submit(self, submission: Submission, commands: VulkanCommandBuffer) -> None:
-        """Hand over a submission, whose commands were recorded for this queue, and return at once."""
+    def submit(self, submission: Submission, commands: tuple[VulkanCommandBuffer, ...]) -> None:
+        """Hand over a submission, whose command buffers were recorded for this queue, and return at once."""
         if self._released:
             raise DeviceError("the Vulkan device is closed")
         waits, signals = _points(submission.wait), _points(submission.signal)
         token = next(self._tokens)
+        following = [
+            handle for each in commands[1:] for handle in (each.recorder.barrier().handle, each.handle)
+        ]
         desc = core_abi.SubmissionDescStruct(
             waits=waits,
             wait_count=len(waits),
             signals=signals,
             signal_count=len(signals),
-            work=commands.handle,
+            slots=(ctypes.c_uint64 * len(following))(*following),
+            slot_count=len(following),
+            work=commands[0].handle,
             token=token,
         )
         address = ctypes.addressof(desc)
@@ -97,7 +102,7 @@ class DeviceQueue:
         native.drop_retired(self._core, self._running)
         if not self._closing:
             return
-        running = {*self._running.values()}
+        running = {commands for each in self._running.copy().values() for commands in each}
         for commands in tuple(self._closing):
             if commands not in running:
                 commands.free()

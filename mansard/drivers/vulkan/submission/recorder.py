@@ -15,14 +15,24 @@ from mansard.drivers.vulkan.instance.results import check, created
 from mansard.drivers.vulkan.memory.buffer import VulkanBuffer
 from mansard.drivers.vulkan.submission.bridge import RecordingStruct
 from mansard.drivers.vulkan.submission.clock import DeviceClock
-from mansard.drivers.vulkan.submission.command_stream import CommandStream, calls_of, record
+from mansard.drivers.vulkan.submission.command_stream import FULL_BARRIER, CommandStream, calls_of, record
 from mansard.drivers.vulkan.submission.encoder import Encoder
 from mansard.drivers.vulkan.submission.persistent_runs import PersistentLaunch
 from mansard.errors import DeviceError
 from mansard.hal.buffer import MemoryKind
 from mansard.hal.commands import Command
-from mansard.hal.device import CommandBuffer, ProfileRow
+from mansard.hal.device import CommandBuffer, ProfileRow, QueueKind
 from mansard.hal.service import Finalizer
+
+
+@dataclass(frozen=True)
+class RecordedFrom:
+    """What a command buffer was recorded from, for variants of it."""
+
+    commands: tuple[Command, ...]
+    prepared: tuple[Command | PersistentLaunch, ...]
+    queue: QueueKind
+    affinity: int
 
 
 class VulkanCommandBuffer(CommandBuffer):
@@ -36,6 +46,7 @@ class VulkanCommandBuffer(CommandBuffer):
         self.keep: list[object] = []
         """Buffers and executables the recording names."""
         self.closing = False
+        self.recorded_from: RecordedFrom | None = None
         self._labels = labels
         self._query_pool = query_pool
         self._finalizer = Finalizer(self, recorder.release, handle)
@@ -65,7 +76,7 @@ class VulkanCommandBuffer(CommandBuffer):
     def free(self) -> None:
         """Release what the recording holds, now that no submission uses it."""
         self._finalizer.now()
-        self.keep = []
+        self.keep, self.recorded_from = [], None
 
 
 @dataclass
@@ -100,6 +111,8 @@ class CommandRecorder:
         self.clock = clock
         self._calls = calls_of(context.commands)
         self._lock = threading.Lock()
+        self._barrier: VulkanCommandBuffer | None = None
+        self._barrier_lock = threading.Lock()
         self._released: list[int] = []
         self._live: dict[int, _Pools] = {}
         self._closed = False
@@ -114,14 +127,26 @@ class CommandRecorder:
         stream = self.stream(profile)
         return self.record_stream(stream, self._encoder.encode(commands, stream))
 
+    def barrier(self) -> VulkanCommandBuffer:
+        """A command buffer between others of one submission: what is behind it runs when what is before it
+        has ended. There is one, which any number of submissions use at a time."""
+        with self._barrier_lock:
+            if self._barrier is None:
+                stream = CommandStream()
+                stream.words += FULL_BARRIER
+                self._barrier = self.record_stream(
+                    stream, [], vk.VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT
+                )
+            return self._barrier
+
     def stream(self, profile: bool) -> CommandStream:
         """A stream for `record_stream`."""
         return CommandStream(
             kinds=self._kinds, profile=profile and self._can_time, labelled=self.context.instance.validation
         )
 
-    def record_stream(self, stream: CommandStream, keep: list[object]) -> VulkanCommandBuffer:
-        """Record what was checked before."""
+    def record_stream(self, stream: CommandStream, keep: list[object], usage: int = 0) -> VulkanCommandBuffer:
+        """Record what was checked before; ``usage`` are VkCommandBufferUsageFlags."""
         words = stream.finish()
         tables: VulkanBuffer | None = None
         if stream.table_bytes:  # in memory that kernels read argument tables from
@@ -147,6 +172,7 @@ class CommandRecorder:
                 tables=tables.host_pointer if tables else None,
                 tables_address=tables.address if tables else 0,
                 set_pool=pools.sets,
+                usage=usage,
             )
             # The lock is held: command buffers of one pool are recorded by one thread at a time.
             check(record(words, recording), "recording")

@@ -1,0 +1,44 @@
+"""Calls whose command buffers a device runs one behind the other, as one submission."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mansard.hal import Point, Submission
+from mansard.hal.device import MAX_FOLLOWING
+from mansard.runtime.execution.context import Context, submission_error
+from mansard.runtime.memory.tensors import Array
+
+
+def takes_sequence(contexts: Sequence[Context]) -> bool:
+    """Whether a device runs calls of the contexts one behind the other as one submission."""
+    return (
+        len(contexts) <= 1 + MAX_FOLLOWING
+        and contexts[0].command_buffer is not None
+        and all(context.family is contexts[0].family for context in contexts)
+    )
+
+
+def start_sequence(
+    contexts: Sequence[Context], inputs: Sequence[Sequence[Array]], after: Sequence[Point]
+) -> None:
+    """Submit a call of each context, and return without waiting. No command of the first one runs before the
+    points in ``after``; all calls have ended when the last one has, and fail with the error of any.
+
+    An error in submitting them is raised, and every point of the calls is completed nevertheless.
+    """
+    begun: list[Context] = []
+    try:
+        points = []
+        for context, arrays in zip(contexts, inputs, strict=True):
+            begun.append(context)
+            points.append(context.start_in_sequence(arrays))
+        recorded = [context.command_buffer for context in contexts]
+        slots = [each[0] for each in recorded if each is not None]
+        first, *following = [each[1] for each in recorded if each is not None]
+        submission = Submission(first, tuple(after), tuple(points), following=tuple(following))
+        contexts[0].environment.slots[slots[0]].device.submit([submission])
+    except Exception as error:
+        for context in begun:
+            context.fail_unsubmitted(submission_error(error))
+        raise
