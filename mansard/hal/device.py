@@ -105,9 +105,9 @@ class Capabilities:
     """Programs can take turns in its memory (`Device.program_area`, `Device.load_swapped`), so that a model
     whose weights do not fit runs on it."""
     command_sequences: bool = False
-    """Runs several command buffers one behind the other as one submission (`Submission.following`), which
-    takes less time between them than submissions of their own, and records variants of command buffers with
-    other buffers (`Device.record_variant`)."""
+    """Runs several command buffers one behind the other as one submission (`Submission.following`), between
+    which less time passes than between submissions, and records variants of command buffers with other
+    buffers (`Device.record_variant`)."""
     simulated: bool = False
     """Does not compute; results are undefined (the null driver)."""
 
@@ -195,6 +195,8 @@ class CommandBuffer(abc.ABC):
 
     host_bytes: int = 0
     """Memory of the host that the recording takes, as far as the driver knows; for reports."""
+    sequential: bool = False
+    """Whether it can be one of several in a submission (`Submission.following`)."""
 
     @abc.abstractmethod
     def profile(self) -> Sequence[ProfileRow]:
@@ -206,10 +208,6 @@ class CommandBuffer(abc.ABC):
     @abc.abstractmethod
     def close(self) -> None:
         """Release what the recording holds. Closing twice is allowed."""
-
-
-MAX_FOLLOWING = 15
-"""The most command buffers behind the first one of a submission."""
 
 
 @dataclass(frozen=True)
@@ -226,8 +224,8 @@ class Submission:
     signal: tuple[Point, ...] = ()
     bindings: Mapping[int, Buffer] = field(default_factory=dict)
     following: tuple[CommandBuffer, ...] = ()
-    """Command buffers that run behind ``commands``, each when the one before it has ended: at most
-    `MAX_FOLLOWING`, and only on a device with `Capabilities.command_sequences`."""
+    """Command buffers that run behind ``commands``, each when the one before it has ended. Only on a device
+    with `Capabilities.command_sequences`, for one queue, and if all are `CommandBuffer.sequential`."""
 
 
 def refuse_sequences(submissions: Sequence[Submission]) -> None:

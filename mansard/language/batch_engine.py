@@ -23,6 +23,7 @@ from mansard.language.decode_steps import DecodeSteps, Result
 from mansard.language.engine_stats import EngineStats
 from mansard.language.generation import Sampling
 from mansard.language.methods import Chosen, Methods
+from mansard.language.step_pace import StepPace
 from mansard.language.stop_texts import checked_stop
 from mansard.language.text_request import TextRequest, Wanted
 from mansard.language.tokenizer import Tokenizer
@@ -60,7 +61,7 @@ class BatchEngine:
             self._slots,
             self._caches,
             self.methods.runs_ahead(),
-            self.methods.takes_sequences(),
+            StepPace(self.methods.takes_sequences()),
         )
         self._sequences = itertools.count(1)
         self._changed = threading.Condition()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Sequence
 
@@ -10,17 +9,11 @@ from mansard.language.caches.caches import Caches
 from mansard.language.caches.slot import Slot
 from mansard.language.generation import Settings
 from mansard.language.methods import IDLE, Chosen, Methods, PendingStep, Table
+from mansard.language.step_pace import StepPace
 from mansard.language.text_request import TextRequest
 
 Result = tuple[Slot, TextRequest, Chosen]
 """A slot that took part in a step, whose request it had then, and the token."""
-
-MAX_TOGETHER = 8
-"""The most steps of one submission. From the end of one submission to the beginning of the next an H200 with
-driver 580 idles for some 40 us, between command buffers of one submission for 10."""
-TOGETHER_S = 4e-3
-"""Steps are submitted together that take so long at most: a text's tokens come so much later, and so long
-another text waits longer for its turn."""
 
 
 class _Flight:
@@ -41,24 +34,19 @@ class _Flight:
 class DecodeSteps:
     """Submits steps and gives out their results.
 
-    With ``ahead``, steps are submitted before the tokens of those that run are known: with ``together`` some
-    at a time (`MAX_TOGETHER`, `TOGETHER_S`), else one. That is possible where the same requests take part in
-    all of them, as far as anybody knows: a text that an end token turns out to have ended then takes part too
-    often. Its tokens are dropped, and what they wrote stands behind the text's last position, which nobody
-    reads.
+    With ``ahead``, steps are submitted before the tokens of those that run are known, several together
+    (`StepPace`). That is possible where the same requests take part in all of them, as far as anybody knows:
+    a text that an end token turns out to have ended then takes part too often. Its tokens are dropped, and
+    what they wrote stands behind the text's last position, which nobody reads.
     """
 
     def __init__(
-        self, methods: Methods, slots: Sequence[Slot], caches: Caches, ahead: bool, together: bool
+        self, methods: Methods, slots: Sequence[Slot], caches: Caches, ahead: bool, pace: StepPace
     ) -> None:
         self._methods, self._slots, self._caches, self.ahead = methods, slots, caches, ahead
-        self._most = MAX_TOGETHER if together else 1
+        self.pace = pace
         self._flights: deque[_Flight] = deque()
         """Those whose tokens are not all read: at most two, of which the first one may have ended."""
-        self._step_s = TOGETHER_S
-        """How long a step takes, as far as that is known."""
-        self._ended = 0.0
-        """When the first tokens of a flight were read last (`time.perf_counter`)."""
 
     @property
     def positions(self) -> int:
@@ -66,7 +54,7 @@ class DecodeSteps:
         if not self.ahead:
             return 1
         unread = sum(len(flight.steps) for flight in self._flights)
-        return (unread or self._together) + self._together
+        return (unread or 1) + self.pace.limit
 
     def next(self) -> list[Result]:
         """The tokens of the next step. Call it while any slot is generating."""
@@ -102,10 +90,6 @@ class DecodeSteps:
             for step in self._flights.popleft().steps:
                 step.cancel()
 
-    @property
-    def _together(self) -> int:
-        return max(1, min(self._most, int(TOGETHER_S / self._step_s)))
-
     def _read(self) -> list[Result]:
         flight = self._flights[0]
         begun, step = flight.begun, flight.steps.popleft()
@@ -115,19 +99,12 @@ class DecodeSteps:
             if not flight.steps:
                 self._flights.popleft()
         if not begun:
-            self._count(flight)
+            self.pace.read(flight.count, flight.behind)
         return self._results(flight.parts, chosen)
-
-    def _count(self, flight: _Flight) -> None:
-        """The first tokens of a flight were read: the device is done with it."""
-        now = time.perf_counter()
-        if flight.behind:
-            self._step_s = (now - self._ended) / flight.count
-        self._ended = now
 
     def _submitted(self, offset: int, left: int) -> _Flight:
         """Steps from ``offset`` steps after the tokens known so far, ``left`` at most."""
-        count = min(self._together, left)
+        count = min(self.pace.count(offset), left)
         positions = [self._positions(offset + number) for number in range(count)]
         return _Flight(self._methods.begin_steps(positions, *self._inputs()), self._parts())
 

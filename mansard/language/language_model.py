@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Generator, Iterator, Sequence
+from collections.abc import AsyncIterator, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -25,12 +25,13 @@ from mansard.language.description import Description
 from mansard.language.experts import Counts, ExpertPlacement, choice_counts
 from mansard.language.explanation import LanguageModelExplanation, explain
 from mansard.language.generation import Sampling, Settings, Token, TokenTexts, restricts
-from mansard.language.methods import unrestricted
+from mansard.language.methods import takes_sequences, unrestricted
 from mansard.language.prompts import prompt_piece
 from mansard.language.speculation.opening import open_speculation, window_length
 from mansard.language.speculation.speculation import Target
 from mansard.language.speculation.stats import SpeculationStats
 from mansard.language.speculation.trace import CallTrace
+from mansard.language.step_pace import StepPace
 from mansard.language.stop_texts import checked_stop
 from mansard.language.text_request import TextRequest
 from mansard.language.tokenizer import Tokenizer
@@ -341,22 +342,35 @@ class LanguageModel:
         finally:
             steps.close()
 
+    @functools.cached_property
+    def _pace(self) -> StepPace:
+        return StepPace(takes_sequences(self._decode))
+
     def _steps(
         self, sequence: int, settings: Settings, position: int, count: int
     ) -> Generator[Tokens, None, None]:
-        """Decode steps from a position on, at most ``count``, as far as the context reaches. Each is
-        submitted before the token of the one before it is read."""
+        """Decode steps from a position on, at most ``count``, as far as the context reaches. They are
+        submitted before the tokens of those before them are read, several together (`StepPace`)."""
         session = (self._decode if restricts(settings) else self._unrestricted).bind()
         end = min(position + count, self.description.context)
         pending: deque[PendingCall] = deque()
+        firsts: deque[tuple[PendingCall, int, bool]] = deque()
+        """Of calls submitted together the first, their number, and whether they ran behind others."""
         try:
+            together = 0
             while pending or position < end:
-                while position < end and len(pending) < _IN_FLIGHT:
-                    inputs = {"positions": np.array([position])}
-                    position += 1
-                    pending.append(self._submit(session, sequence, settings, inputs, position))
+                while position < end and len(pending) < max(_IN_FLIGHT, 2 * together):
+                    together = 1 if self.trace is not None else self._pace.count(together)
+                    following = range(position, min(position + together, end))
+                    inputs = [{"positions": np.array([each])} for each in following]
+                    position = following.stop
+                    behind = bool(pending)
+                    pending += self._submit(session, sequence, settings, inputs, position)
+                    firsts.append((pending[-len(inputs)], len(inputs), behind))
                 call = pending.popleft()
                 tokens = call.result()[0]
+                if firsts and firsts[0][0] is call:
+                    self._pace.read(*firsts.popleft()[1:])
                 if self.trace is not None:
                     self.trace.add(call, "decode")
                 yield tokens
@@ -367,17 +381,26 @@ class LanguageModel:
     def _verify(self, sequence: int, settings: Settings, window: Sequence[int], position: int) -> PendingCall:
         """Submit proposals behind the token at a position. Where the sequence then stands, the call tells."""
         inputs = {"tokens": np.array([window]), "positions": np.array([position])}
-        return self._submit(self.model.method("verify").bind(), sequence, settings, inputs, -1)
+        return self._submit(self.model.method("verify").bind(), sequence, settings, [inputs], -1)[0]
 
     def _submit(
-        self, session: Session, sequence: int, settings: Settings, inputs: dict[str, Any], stands: int
-    ) -> PendingCall:
-        given = {**inputs, "settings": settings[0], "draws": settings[1]}
+        self,
+        session: Session,
+        sequence: int,
+        settings: Settings,
+        inputs: Sequence[Mapping[str, Any]],
+        stands: int,
+    ) -> list[PendingCall]:
+        """Submit calls together, behind which the sequence ``stands`` at a position."""
+        chosen = {"settings": settings[0], "draws": settings[1]}
         with self._lock:
             if self._sequence != sequence:
                 raise InputError("another text was begun with this model, which ended the one before")
             self._stands = stands
-            return session.begin(session.signature.prepare((), given), profile=self.trace is not None)
+            prepared = [session.signature.prepare((), {**each, **chosen}) for each in inputs]
+            if self.trace is not None:
+                return [session.begin(each, profile=True) for each in prepared]
+            return session.begin_all(prepared)
 
     def _settle(self, sequence: int, position: int) -> None:
         """No call of a text is in flight, and the cache has what stands before a position."""

@@ -32,6 +32,12 @@ def unrestricted(model: Model) -> Model:
     return model.method(UNRESTRICTED if UNRESTRICTED in model.plan.methods else "decode")
 
 
+def takes_sequences(decode: Model) -> bool:
+    """Whether steps of a method that are submitted together take less time than one by one."""
+    slots = decode.bind().slots
+    return len(slots) == 1 and slots[0].device.capabilities.command_sequences
+
+
 class Methods:
     """The methods ``prefill`` and ``decode`` of a compiled model, and their scored forms if it has them."""
 
@@ -131,8 +137,7 @@ class Methods:
 
     def takes_sequences(self) -> bool:
         """Whether steps that are submitted together take less time than one by one."""
-        slots = self._decode[False].bind().slots
-        return len(slots) == 1 and slots[0].device.capabilities.command_sequences
+        return takes_sequences(self._decode[False])
 
     def runs_ahead(self) -> bool:
         """Whether a device has a queue of its own: steps are best submitted before the last one ends."""

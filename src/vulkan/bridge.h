@@ -10,9 +10,6 @@
 /* A device has no more queues than that. */
 #define MN_VK_MAX_QUEUES 8
 
-/* Command buffers of one submission: its `work`, and behind it those in its `slots`. */
-#define MN_VK_MAX_COMMAND_BUFFERS 32
-
 typedef struct mn_vk_queue mn_vk_queue;
 
 typedef struct mn_vk_options {
@@ -89,7 +86,6 @@ typedef struct mn_vk_recording {
     uint8_t *tables;      /* where argument tables that exceed push constants go */
     uint64_t tables_address; /* the device's address of `tables` */
     uint64_t set_pool;    /* VkDescriptorPool for kernels that take descriptors, or 0 */
-    uint64_t usage;       /* VkCommandBufferUsageFlags */
 } mn_vk_recording;
 
 /* Record `count` words of commands. Returns a VkResult. */

@@ -156,7 +156,7 @@ static void command(state *s, uint64_t kind, const uint64_t *w, uint64_t count) 
 
 int32_t mn_vk_record(const mn_vk_recording *recording, const uint64_t *words, uint64_t count) {
     state s = {.r = recording, .calls = recording->calls};
-    vk_begin_info info = {.type = TYPE_BEGIN_INFO, .flags = (uint32_t)recording->usage};
+    vk_begin_info info = {.type = TYPE_BEGIN_INFO};
     s.result = s.calls->begin(recording->target, &info);
     if (s.result != VK_SUCCESS) return s.result;
     if (recording->queries)

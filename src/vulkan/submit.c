@@ -59,32 +59,19 @@ static uint32_t find_waits(mn_vk_queue *queue, mn_submission *submission, vk_sem
     return count;
 }
 
-/* The submission's command buffers in their order; returns how many there are. */
-static uint32_t list_command_buffers(const mn_submission *submission,
-                                     vk_command_buffer_submit list[MN_VK_MAX_COMMAND_BUFFERS]) {
-    void *first = mn_submission_work(submission);
-    uint32_t following = 0, count = 0;
-    const uint64_t *others = mn_submission_slots(submission, &following);
-    if (!first) return 0;
-    list[count++] = (vk_command_buffer_submit){.type = TYPE_COMMAND_BUFFER_SUBMIT_INFO, .command_buffer = first};
-    for (uint32_t i = 0; i < following && count < MN_VK_MAX_COMMAND_BUFFERS; i++)
-        list[count++] = (vk_command_buffer_submit){.type = TYPE_COMMAND_BUFFER_SUBMIT_INFO,
-                                                   .command_buffer = (void *)(uintptr_t)others[i]};
-    return count;
-}
-
 static int32_t submit(mn_vk_queue *queue, mn_submission *submission, uint64_t value, const vk_semaphore_submit *waits,
                       uint32_t wait_count) {
     vk_semaphore_submit signal = {.type = TYPE_SEMAPHORE_SUBMIT_INFO,
                                   .semaphore = queue->vk.semaphore,
                                   .value = value,
                                   .stages = STAGE_ALL_COMMANDS};
-    vk_command_buffer_submit command_buffers[MN_VK_MAX_COMMAND_BUFFERS];
+    vk_command_buffer_submit work = {.type = TYPE_COMMAND_BUFFER_SUBMIT_INFO,
+                                     .command_buffer = mn_submission_work(submission)};
     vk_submit2 info = {.type = TYPE_SUBMIT_INFO_2,
                        .wait_count = wait_count,
                        .waits = waits,
-                       .command_buffer_count = list_command_buffers(submission, command_buffers),
-                       .command_buffers = command_buffers,
+                       .command_buffer_count = work.command_buffer ? 1 : 0,
+                       .command_buffers = &work,
                        .signal_count = 1,
                        .signals = &signal};
     pthread_mutex_lock(queue->submit_lock);

@@ -16,7 +16,7 @@ from support.decoders.tokenizers_of_tests import byte_level
 from support.vulkan_support import usable_device
 
 import mansard
-from mansard.language import load_lm
+from mansard.language import load_lm, step_pace
 from mansard.language.batch_engine import BatchEngine
 from mansard.language.caches.slot import common_prefix
 from mansard.language.generation import Sampling
@@ -256,8 +256,10 @@ def test_a_prompt_that_begins_like_another_one_is_not_read_twice(device, cache, 
         assert ids(later) == alone[1] and later.reused >= 40
 
 
-def test_steps_that_are_submitted_ahead_give_the_same_texts(family):
-    """As on GPUs, here on the CPU: texts end by a token that nobody foresees while the next step runs."""
+@pytest.mark.parametrize("together", [1, 5])
+def test_steps_that_are_submitted_ahead_give_the_same_texts(family, together, monkeypatch):
+    """As on GPUs, here on the CPU: texts end by a token that nobody foresees while the next steps run."""
+    monkeypatch.setattr(step_pace, "TOGETHER_S", 60.0)
     engine = BatchEngine(family.model)
     prompts = [prompt_of(length) for length in (3, 20, 9, 1, 14, 30, 2, 5)]
     whole = [ids(engine.submit(prompt, 25)) for prompt in prompts]
@@ -265,7 +267,7 @@ def test_steps_that_are_submitted_ahead_give_the_same_texts(family):
     engine.description = dataclasses.replace(engine.description, end_tokens=ends)
     expected = [ids(engine.submit(prompt, 25)) for prompt in prompts]
     assert expected != whole
-    engine._steps.ahead = True
+    engine._steps.ahead, engine._steps.pace.most = True, together
     for _ in range(2):
         requests = [engine.submit(prompt, 25) for prompt in prompts]
         gone = engine.submit([9], 40, stop_at_end=False)

@@ -13,7 +13,7 @@ from support.decoders.tokenizers_of_tests import byte_level
 from support.vulkan_support import usable_device
 
 import mansard
-from mansard.language import load_lm
+from mansard.language import load_lm, step_pace
 
 PROMPT = np.random.default_rng(3).integers(0, 97, 21).tolist()
 DEVICES = ["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)]
@@ -114,18 +114,36 @@ def test_a_repetition_penalty_acts_on_tokens_that_occurred(on_cpu, module):
     assert len(set(tokens)) == 20 and not set(tokens) & set(PROMPT)
 
 
+def test_steps_that_are_submitted_together_give_the_same_texts(lm, greedy, monkeypatch):
+    monkeypatch.setattr(step_pace, "TOGETHER_S", 60.0)
+    session = lm.model.method("decode_unrestricted").bind()
+    begin, counts = session.begin_all, []
+    monkeypatch.setattr(session, "begin_all", lambda inputs: (counts.append(len(inputs)), begin(inputs))[1])
+    sampled = {"temperature": 0.8, "seed": 5, "repetition_penalty": 1.2}
+    drawn = ids(lm.generate(PROMPT, 20, **sampled))
+    for most in (8, 3):
+        monkeypatch.setattr(lm._pace, "most", most)
+        assert ids(lm.generate(PROMPT, 20)) == greedy
+        assert ids(lm.generate(PROMPT, 20, **sampled)) == drawn
+        tokens = lm.generate(PROMPT, 20)  # dropped while steps run
+        assert [next(tokens).id for _ in range(4)] == greedy[:4]
+        assert ids(lm.generate(PROMPT[:9], 9)) == ids(lm.generate(PROMPT[:9], 9))
+        assert max(counts) == most
+        counts.clear()
+
+
 def test_texts_that_nothing_restricts_take_the_shorter_steps(lm, monkeypatch):
     short, long = lm.model.method("decode_unrestricted"), lm.model.method("decode")
     assert len(short.plan.decisions) < len(long.plan.decisions)
     called = []
     for session in (short.bind(), long.bind()):
-        begin = session.begin
+        begin = session.begin_all
 
         def watched(*args, session=session, begin=begin, **kwargs):
             called.append(session)
             return begin(*args, **kwargs)
 
-        monkeypatch.setattr(session, "begin", watched)
+        monkeypatch.setattr(session, "begin_all", watched)
     options = {"temperature": 0.8, "seed": 5, "repetition_penalty": 1.2}
     drawn = ids(lm.generate(PROMPT, 12, **options))
     assert set(called) == {short.bind()}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -34,6 +35,7 @@ from mansard.hal import (
     QueueKind,
     Submission,
 )
+from mansard.hal.device import refuse_sequences
 from mansard.hal.queue import Queue, QueueEntry
 
 FORMAT = "python"
@@ -103,6 +105,7 @@ class FakeCommands(CommandBuffer):
         self.rows: list[ProfileRow] = []
         self.running = False
         self.transfers = False
+        self.sequential = not profile
 
     def profile(self) -> Sequence[ProfileRow]:
         return self.rows
@@ -126,6 +129,7 @@ class FakeDevice(Device):
         max_allocation: int = 1 << 30,
         transfer_queue: bool = False,
         transfer_bytes: int = 4 << 20,
+        sequences: bool = False,
     ) -> None:
         driver, _, index = name.partition(":")
         self.info = DeviceInfo(driver, int(index or 0), f"fake {name}", f"{driver}:fake")
@@ -140,13 +144,14 @@ class FakeDevice(Device):
             shared_memory_bytes=0,
             transfer_queue=transfer_queue,
             transfer_bytes=transfer_bytes,
+            command_sequences=sequences,
         )
         self.reaches = reaches
         self.live = 0
         self.log: list[str] = []
         self.log_of_transfers: list[str] = []
         """Labels of what was recorded for the transfer queue."""
-        self.submissions = 0
+        self.submissions = self.variants = 0
         self.refuse_submissions: MansardError | None = None
         self.gate = threading.Event()
         self.gate.set()
@@ -207,10 +212,29 @@ class FakeDevice(Device):
         recorded.transfers = queue is QueueKind.TRANSFER
         return recorded
 
+    def record_variant(self, commands: CommandBuffer, buffers: Mapping[Buffer, Buffer]) -> CommandBuffer:
+        assert self.capabilities.command_sequences and isinstance(commands, FakeCommands)
+
+        def other(reference: BufferRef) -> BufferRef:
+            assert isinstance(reference.buffer, Buffer)
+            return replace(reference, buffer=buffers.get(reference.buffer, reference.buffer))
+
+        replaced: list[Command] = []
+        for command in commands.commands:
+            if isinstance(command, DispatchCommand):
+                command = replace(command, bindings=tuple(other(ref) for ref in command.bindings))
+            elif isinstance(command, CopyCommand):
+                command = replace(command, source=other(command.source), target=other(command.target))
+            replaced.append(command)
+        self.variants += 1
+        return self.record(replaced)
+
     def submit(self, submissions: Sequence[Submission]) -> None:
         self.submissions += 1
         if self.refuse_submissions is not None:
             raise self.refuse_submissions
+        if not self.capabilities.command_sequences:
+            refuse_sequences(submissions)
         for submission in submissions:
             assert isinstance(submission.commands, FakeCommands)
             queue = self.copies if submission.commands.transfers else self.queue
@@ -248,7 +272,10 @@ class FakeDevice(Device):
                 queue.finish(job)
 
     def _execute(self, submission: Submission) -> None:
-        commands = submission.commands
+        for commands in (submission.commands, *submission.following):
+            self._execute_all(commands, submission)
+
+    def _execute_all(self, commands: CommandBuffer, submission: Submission) -> None:
         assert isinstance(commands, FakeCommands)
         assert not commands.running
         commands.running, commands.rows = True, []

@@ -33,7 +33,6 @@ from mansard.hal import native
 from mansard.hal.buffer import Buffer, MemoryKind
 from mansard.hal.commands import BufferRef, Command, CopyCommand
 from mansard.hal.device import (
-    MAX_FOLLOWING,
     CommandBuffer,
     Device,
     DeviceInfo,
@@ -171,7 +170,8 @@ class VulkanDevice(Device):
             self._copy_records(launches)
             recorder = self._recorder  # on one queue: see shaders/persistent.py
         recorded = recorder.record(prepared if launches else commands, profile)
-        recorded.recorded_from = RecordedFrom(tuple(commands), tuple(prepared), queue, affinity)
+        if not profile:
+            recorded.recorded_from = RecordedFrom(tuple(commands), tuple(prepared), queue, affinity)
         return recorded
 
     def record_variant(self, commands: CommandBuffer, buffers: Mapping[Buffer, Buffer]) -> CommandBuffer:
@@ -295,10 +295,8 @@ class VulkanDevice(Device):
         commands = tuple(self._checked(each) for each in (submission.commands, *submission.following))
         if submission.bindings:
             raise DeviceError("Vulkan devices bind buffers when recording; a submission must not name any")
-        if len(submission.following) > MAX_FOLLOWING:
-            raise DeviceError(
-                f"{len(commands)} command buffers in a submission; it takes up to {1 + MAX_FOLLOWING}"
-            )
+        if submission.following and not all(each.sequential for each in commands):
+            raise DeviceError("some of the command buffers of a submission are too long to be one of several")
         if any(each.recorder is not commands[0].recorder for each in commands):
             raise DeviceError("the command buffers of a submission were recorded for different queues")
         return commands

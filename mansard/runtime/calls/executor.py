@@ -124,7 +124,7 @@ class CallExecutor:
     def begin_all(self, inputs: Sequence[PreparedInputs], priority: int = 0) -> list[PendingCall]:
         """See `Session.begin_all`."""
         lifecycle = self.lifecycle
-        if lifecycle.order is None or len(inputs) == 1:
+        if lifecycle.order is None or len(inputs) < 2:
             return [self.begin(each, priority) for each in inputs]
         calls = [lifecycle.new_call(each, priority) for each in inputs]
         guarded(self._settle_all, self._begin_in_sequence, calls)

@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mansard.hal import Point, Submission
-from mansard.hal.device import MAX_FOLLOWING
 from mansard.runtime.execution.context import Context, submission_error
 from mansard.runtime.memory.tensors import Array
 
 
 def takes_sequence(contexts: Sequence[Context]) -> bool:
     """Whether a device runs calls of the contexts one behind the other as one submission."""
-    return (
-        len(contexts) <= 1 + MAX_FOLLOWING
-        and contexts[0].command_buffer is not None
-        and all(context.family is contexts[0].family for context in contexts)
-    )
+    recorded = contexts[0].command_buffer
+    if recorded is None or not recorded[1].sequential:
+        return False
+    return all(context.family is contexts[0].family for context in contexts)
 
 
 def start_sequence(

@@ -126,8 +126,8 @@ class Context:
         slot, only = submissions[0] if len(submissions) == 1 else (0, None)
         if only is None or only.wait or only.arguments or only.upload is not None:
             return None
-        takes_sequences = self.environment.slots[slot].device.capabilities.command_sequences
-        return (slot, only.commands) if takes_sequences and not self._profiled else None
+        device = self.environment.slots[slot].device
+        return (slot, only.commands) if device.capabilities.command_sequences and not self._profiled else None
 
     def variant(self) -> Context | None:
         """A context for calls that never run at the same time as this one's: it has the same memory, but for

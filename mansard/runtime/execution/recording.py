@@ -86,20 +86,31 @@ class Recorder:
         specs = plan_submissions(self._plan, self._layout, self._is_separate, self._split)
         self._transient = transient_stores(self._plan, self._layout, specs)
         ids = {spec: (slot, n) for slot, local in enumerate(specs) for n, spec in enumerate(local)}
-        recorded = [
-            [
-                self._submission(slot, spec, tuple(ids[other] for other in spec.after), pooled)
-                for spec in local
-            ]
-            for slot, local in enumerate(specs)
-        ]
         ends = [
             (slot, n)
             for slot, local in enumerate(specs)
             for n in sorted({spec.lane: n for n, spec in enumerate(local)}.values())
         ]
-        for slot in range(len(recorded)):
-            recorded[slot] += self._commit_states(slot, ends)
+        commits = [self._commit_states(slot) for slot in range(len(specs))]
+        last: dict[SubmissionSpec, list[Command]] = {}
+        if len(ends) == 1 and specs[ends[0][0]][ends[0][1]].lane == COMPUTE:
+            # Nothing ends later: the states of that device need no submission of their own.
+            slot, n = ends[0]
+            last[specs[slot][n]], commits[slot] = commits[slot], []
+        recorded = [
+            [
+                self._submission(
+                    slot, spec, tuple(ids[other] for other in spec.after), pooled, last.get(spec, ())
+                )
+                for spec in local
+            ]
+            for slot, local in enumerate(specs)
+        ]
+        for slot, commands in enumerate(commits):
+            if commands:
+                buffers = self._record(slot, commands, COMPUTE)
+                slots = tuple(sorted(_binding_slots(commands)))
+                recorded[slot].append(RecordedSubmission(buffers, tuple(ends), slots))
         return recorded
 
     def _is_separate(self, slot: int, copy: StoreCopy) -> bool:
@@ -121,26 +132,30 @@ class Recorder:
         source = piece.copy.source
         return None if source.role == "argument" else UploadPiece(source, piece.begin, piece.size)
 
-    def _commit_states(self, slot: int, ends: Sequence[SubmissionId]) -> list[RecordedSubmission]:
-        """Copies new contents of states to their place when every device is done with the old ones."""
+    def _commit_states(self, slot: int) -> list[Command]:
+        """Copies of new contents of states to their place, for when devices are done with the old ones."""
         commands: list[Command] = []
         for entry, exit_ in self._plan.states:
             target, source = self._layout.of_value[entry], self._layout.of_value[exit_]
             if target is not source and target.home == slot:
                 value = next(v for v in self._plan.values if v.id == entry)
                 commands += self._copy(slot, StoreCopy(source, target, value, f"keep {value.name}"))
-        if not commands:
-            return []
-        recorded = self._record(slot, commands, COMPUTE)
-        return [RecordedSubmission(recorded, tuple(ends), tuple(sorted(_binding_slots(commands))))]
+        return commands
 
     def _submission(
-        self, slot: int, spec: SubmissionSpec, wait: tuple[SubmissionId, ...], pooled: Collection[Store]
+        self,
+        slot: int,
+        spec: SubmissionSpec,
+        wait: tuple[SubmissionId, ...],
+        pooled: Collection[Store],
+        last: Sequence[Command],
     ) -> RecordedSubmission:
+        """A submission, with commands ``last`` when all others have ended."""
         for copy in spec.items if spec.lane == SEND else ():
             if isinstance(copy, StoreCopy) and copy.target in pooled and self._bytes[copy.value.id]:
                 return RecordedSubmission(self._output_block_copy(slot, copy), wait, (), SEND)
         commands = [command for item in spec.items for command in self._commands(slot, item)]
+        commands += [BarrierCommand(), *last] if _conflict(commands, last) else last
         recorded = self._record(slot, commands, spec.lane)
         staged = next((self._staged(item) for item in spec.items if isinstance(item, CopyPiece)), None)
         return RecordedSubmission(recorded, wait, tuple(sorted(_binding_slots(commands))), spec.lane, staged)
@@ -219,6 +234,31 @@ class Recorder:
             dims.evaluate(offset, self._symbols) for offset in (copy.source_offset, copy.target_offset)
         )
         return size, self._reference(slot, copy.source, source_offset), target_offset
+
+
+def _conflict(commands: Sequence[Command], copies: Sequence[Command]) -> bool:
+    """Whether copies have to wait for what is behind the last barrier of commands."""
+    for command in reversed(commands):
+        if isinstance(command, BarrierCommand):
+            return False
+        if not isinstance(command, CopyCommand):
+            return bool(copies)
+        for copy in copies:
+            assert isinstance(copy, CopyCommand)
+            written, read = (command.target, command.size), (command.source, command.size)
+            targets, sources = (copy.target, copy.size), (copy.source, copy.size)
+            if _overlap(written, targets) or _overlap(written, sources) or _overlap(read, targets):
+                return True
+    return bool(copies)
+
+
+def _overlap(one: tuple[BufferRef, int], other: tuple[BufferRef, int]) -> bool:
+    (left, left_bytes), (right, right_bytes) = one, other
+    return (
+        left.buffer == right.buffer
+        and left.offset < right.offset + right_bytes
+        and right.offset < left.offset + left_bytes
+    )
 
 
 def _binding_slots(commands: Sequence[Command]) -> set[int]:

@@ -150,9 +150,9 @@ def test_a_trace_shows_drafts_while_another_device_verifies(lm):
     assert len(meanwhile) > 5 if device == "vulkan" else not meanwhile
 
 
-def failing(session, calls, error):
-    """Let a session fail after some calls."""
-    begin, left = session.begin, iter(range(calls))
+def failing(begin, calls, error):
+    """A method that fails after some calls."""
+    left = iter(range(calls))
 
     def limited(*args, **options):
         if next(left, None) is None:
@@ -166,7 +166,8 @@ def failing(session, calls, error):
 def test_a_fault_of_the_draft_does_not_end_the_text(on_cpu, monkeypatch, calls):
     expected = ids(on_cpu.generate(PROMPTS[1], 50, speculate=False))
     session = on_cpu.draft.model.method("decode").bind()
-    monkeypatch.setattr(session, "begin", failing(session, calls, mansard.DeviceError("the device is gone")))
+    gone = mansard.DeviceError("the device is gone")
+    monkeypatch.setattr(session, "begin", failing(session.begin, calls, gone))
     with pytest.warns(RuntimeWarning, match="goes on without speculation: the device is gone"):
         assert ids(on_cpu.generate(PROMPTS[1], 50, speculate=3)) == expected
     assert on_cpu.stats.speculation.fault == "the device is gone"
@@ -177,7 +178,8 @@ def test_a_fault_of_the_draft_does_not_end_the_text(on_cpu, monkeypatch, calls):
 
 def test_a_fault_of_the_model_ends_the_text(on_cpu, monkeypatch):
     session = on_cpu.model.method("verify").bind()
-    monkeypatch.setattr(session, "begin", failing(session, 2, mansard.DeviceError("the device is gone")))
+    gone = mansard.DeviceError("the device is gone")
+    monkeypatch.setattr(session, "begin_all", failing(session.begin_all, 2, gone))
     with pytest.raises(mansard.DeviceError, match="the device is gone"):
         list(on_cpu.generate(PROMPTS[1], 50, speculate=3))
 

@@ -8,7 +8,7 @@ from support import fake_device
 from support.fake_device import gpu_options
 from support.plans.builder import PlanBuilder, X, bound
 
-from mansard.errors import CallCancelledError, ExecutionError
+from mansard.errors import CallCancelledError, DeviceError, ExecutionError
 
 OPTIONS = [{}, gpu_options("unified"), gpu_options("discrete")]
 
@@ -33,6 +33,80 @@ def test_calls_that_are_begun_update_states_in_order(make, options):
     pending = [begin(model) for _ in range(4)]
     assert [int(call.result()[0][0]) for call in pending] == [1, 2, 3, 4]
     assert np.array_equal(model(X), 5 * X)
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_calls_that_are_begun_together_update_states_in_order(make, options):
+    model = bound(counting(), make("dev", **options))
+    session = model.bind()
+    inputs = [session.signature.prepare((number * X,), {}) for number in (1, 2, 3)]
+    for before in (0, 6):
+        results = [int(call.result()[0][0]) for call in session.begin_all(inputs)]
+        assert results == [before + 1, before + 3, before + 6]
+    assert session.begin_all([]) == []
+
+
+def test_calls_without_states_may_be_begun_together(make):
+    b = PlanBuilder("dev")
+    x, y = b.input(), b.output()
+    b.segment(0, b.step("scale", x, y, params=(2,)))
+    session = bound(b, make("dev")).bind()
+    inputs = [session.signature.prepare((number * X,), {}) for number in (1, 2, 3)]
+    assert [int(call.result()[0][0]) for call in session.begin_all(inputs)] == [2, 4, 6]
+
+
+@pytest.mark.parametrize("sequences", [False, True])
+def test_calls_that_are_begun_together_and_refused_end(make, sequences):
+    device = make("dev", sequences=sequences, **gpu_options("discrete"))
+    session = bound(counting(), device).bind()
+    inputs = [session.signature.prepare((X,), {})] * 3
+    device.refuse_submissions = DeviceError("refused")
+    with pytest.raises(DeviceError, match="refused"):
+        session.begin_all(inputs)
+    device.refuse_submissions = None
+    assert [int(call.result()[0][0]) for call in session.begin_all(inputs)] == [1, 2, 3]
+
+
+def test_calls_that_are_begun_together_and_fail_all_fail(make):
+    b = PlanBuilder("dev")
+    x, y, state = b.input(), b.output(), b.value(kind="state")
+    b.states.append((state, state))
+    steps = b.step("add", state, x, state), b.step("scale", state, y, params=(1,))
+    b.segment(0, *steps, b.step("explode", y, params=()))
+    session = bound(b, make("dev", sequences=True, **gpu_options("discrete"))).bind()
+    for call in session.begin_all([session.signature.prepare((X,), {})] * 2):
+        with pytest.raises(ExecutionError):
+            call.result()
+
+
+@pytest.mark.parametrize("kind", ["unified", "discrete"])
+def test_a_device_that_runs_sequences_gets_calls_begun_together_at_once(make, kind):
+    """And calls whose order is known use the same memory, but for what the host reads and writes."""
+    device = make("dev", sequences=True, **gpu_options(kind))
+    model = bound(counting(), device)
+    session = model.bind()
+    inputs = [session.signature.prepare((number * X,), {}) for number in (1, 2, 3)]
+    before = device.submissions
+    calls = session.begin_all(inputs)
+    assert device.submissions == before + 1 and device.variants == 2
+    assert [int(call.result()[0][0]) for call in calls] == [1, 3, 6]
+    first, second, third = session._calls.contexts()
+    assert first.family is second.family is third.family
+    live = device.live
+    device.gate.clear()
+    calls = [*session.begin_all(inputs), begin(model, 4 * X)]
+    assert not any(call.done for call in calls)
+    assert device.live > live, "the fourth context has buffers for its input and output"
+    device.gate.set()
+    assert [int(call.result()[0][0]) for call in calls] == [7, 9, 12, 16]
+    calls = session.begin_all(inputs)
+    calls[1].cancel()
+    del calls[1]
+    assert [int(call.result()[0][0]) for call in calls] == [17, 22]
+    session._calls.lifecycle.free_idle_contexts()  # the one whose memory the others use among them
+    assert np.array_equal(model(X), 23 * X)
+    model.close()
+    assert device.live == 0
 
 
 def test_a_call_behind_one_that_runs_is_submitted_before_that_ends(make):

@@ -14,9 +14,6 @@ DISPATCH, DISPATCH_IN_MEMORY, DISPATCH_WITH_SET, COPY, FILL, BARRIER = range(1, 
 TIMESTAMP, LABEL, LABEL_END, LAUNCH = range(7, 11)
 """``mn_vk_op``: what a command of a recording is."""
 
-MAX_COMMAND_BUFFERS = 32
-"""``MN_VK_MAX_COMMAND_BUFFERS``: of one submission."""
-
 CALLS = {
     "begin": "vkBeginCommandBuffer",
     "end": "vkEndCommandBuffer",
@@ -73,7 +70,6 @@ class RecordingStruct(ctypes.Structure):
         ("tables", ctypes.c_void_p),
         ("tables_address", ctypes.c_uint64),
         ("set_pool", ctypes.c_uint64),
-        ("usage", ctypes.c_uint64),
     )
 
 

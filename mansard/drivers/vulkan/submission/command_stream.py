@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from mansard.drivers.vulkan import vk
@@ -47,16 +48,6 @@ _TIMES = (_EVERYTHING, _STAGES[COMPUTE], _STAGES[TRANSFER], _EVERYTHING)
 """The stage whose end a timestamp waits for: Vulkan takes one, and all of them hold up the device longer."""
 _HOST = vk.VK_PIPELINE_STAGE_2_HOST_BIT
 _HOST_ACCESSES = vk.VK_ACCESS_2_HOST_READ_BIT | vk.VK_ACCESS_2_HOST_WRITE_BIT
-
-
-FULL_BARRIER = [
-    BARRIER | 4 << 8,
-    _EVERYTHING,
-    vk.VK_ACCESS_2_MEMORY_WRITE_BIT,
-    _EVERYTHING,
-    vk.VK_ACCESS_2_MEMORY_READ_BIT | vk.VK_ACCESS_2_MEMORY_WRITE_BIT,
-]
-"""A barrier between anything and anything."""
 
 
 @dataclass
@@ -194,8 +185,21 @@ def calls_of(commands: vk.DeviceCommands) -> CallsStruct:
     return CallsStruct(*(commands.address(n) if hasattr(commands, n) else None for n in CALLS.values()))
 
 
-def record(words: list[int], recording: RecordingStruct) -> int:
+def record(words: Sequence[int], recording: RecordingStruct) -> int:
     """Record words that `CommandStream.finish` gave; returns a VkResult."""
     packed = array.array("Q", words)
     address, count = packed.buffer_info()
     return int(library().mn_vk_record(ctypes.byref(recording), address, count))
+
+
+def joined_words(parts: Sequence[Sequence[int]]) -> list[int]:
+    """What `CommandStream.finish` gave for several streams, one behind the other. In place of the barriers to
+    the host and back between two of them stands one from the work before to the work behind."""
+    words: list[int] = []
+    for part in parts:
+        if words and part:
+            words[-2:] = part[3:5]
+            words += part[5:]
+        else:
+            words += part
+    return words

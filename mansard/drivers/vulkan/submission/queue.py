@@ -67,21 +67,18 @@ class DeviceQueue:
             raise DeviceError("the Vulkan device is closed")
         waits, signals = _points(submission.wait), _points(submission.signal)
         token = next(self._tokens)
-        following = [
-            handle for each in commands[1:] for handle in (each.recorder.barrier().handle, each.handle)
-        ]
+        # A barrier in a recording takes a fraction of what passes between two recordings.
+        work = commands[0] if len(commands) == 1 else commands[0].recorder.joined(commands)
         desc = core_abi.SubmissionDescStruct(
             waits=waits,
             wait_count=len(waits),
             signals=signals,
             signal_count=len(signals),
-            slots=(ctypes.c_uint64 * len(following))(*following),
-            slot_count=len(following),
-            work=commands[0].handle,
+            work=work.handle,
             token=token,
         )
         address = ctypes.addressof(desc)
-        native.check(native.submit_held(self._core, address, 1, self._running, {token: commands}))
+        native.check(native.submit_held(self._core, address, 1, self._running, {token: (work, *commands)}))
 
     def submit_prepared(self, submission: Any) -> None:
         """Hand over one submission, by reference, whose commands the caller keeps until it is done."""

@@ -15,7 +15,7 @@ from mansard.drivers.vulkan.instance.results import check, created
 from mansard.drivers.vulkan.memory.buffer import VulkanBuffer
 from mansard.drivers.vulkan.submission.bridge import RecordingStruct
 from mansard.drivers.vulkan.submission.clock import DeviceClock
-from mansard.drivers.vulkan.submission.command_stream import FULL_BARRIER, CommandStream, calls_of, record
+from mansard.drivers.vulkan.submission.command_stream import CommandStream, calls_of, joined_words, record
 from mansard.drivers.vulkan.submission.encoder import Encoder
 from mansard.drivers.vulkan.submission.persistent_runs import PersistentLaunch
 from mansard.errors import DeviceError
@@ -23,6 +23,10 @@ from mansard.hal.buffer import MemoryKind
 from mansard.hal.commands import Command
 from mansard.hal.device import CommandBuffer, ProfileRow, QueueKind
 from mansard.hal.service import Finalizer
+
+MAX_JOINED_WORDS = 512
+"""The longest recording that is a part of sequences, in words of the command stream, some 50 commands. A
+sequence is recorded when it is submitted, which must not take longer than what it saves."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,12 @@ class VulkanCommandBuffer(CommandBuffer):
     """A recorded VkCommandBuffer with everything it refers to."""
 
     def __init__(
-        self, recorder: CommandRecorder, handle: int, labels: tuple[str, ...], query_pool: int
+        self,
+        recorder: CommandRecorder,
+        handle: int,
+        stream: CommandStream,
+        words: Sequence[int],
+        query_pool: int,
     ) -> None:
         self.recorder = recorder
         self.handle = handle
@@ -47,7 +56,11 @@ class VulkanCommandBuffer(CommandBuffer):
         """Buffers and executables the recording names."""
         self.closing = False
         self.recorded_from: RecordedFrom | None = None
-        self._labels = labels
+        self._labels = tuple(stream.rows)
+        self.sequential = not stream.rows and len(words) <= MAX_JOINED_WORDS
+        self.words = words if self.sequential else ()
+        """What is recorded for it as a part of a sequence, and what that needs."""
+        self.needs = (stream.table_bytes, stream.sets, stream.descriptors)
         self._query_pool = query_pool
         self._finalizer = Finalizer(self, recorder.release, handle)
 
@@ -111,8 +124,6 @@ class CommandRecorder:
         self.clock = clock
         self._calls = calls_of(context.commands)
         self._lock = threading.Lock()
-        self._barrier: VulkanCommandBuffer | None = None
-        self._barrier_lock = threading.Lock()
         self._released: list[int] = []
         self._live: dict[int, _Pools] = {}
         self._closed = False
@@ -127,17 +138,13 @@ class CommandRecorder:
         stream = self.stream(profile)
         return self.record_stream(stream, self._encoder.encode(commands, stream))
 
-    def barrier(self) -> VulkanCommandBuffer:
-        """A command buffer between others of one submission: what is behind it runs when what is before it
-        has ended. There is one, which any number of submissions use at a time."""
-        with self._barrier_lock:
-            if self._barrier is None:
-                stream = CommandStream()
-                stream.words += FULL_BARRIER
-                self._barrier = self.record_stream(
-                    stream, [], vk.VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT
-                )
-            return self._barrier
+    def joined(self, commands: Sequence[VulkanCommandBuffer]) -> VulkanCommandBuffer:
+        """A recording of what several were recorded from, each behind the one before. They are sequential."""
+        needs = CommandStream()
+        needs.table_bytes, needs.sets, needs.descriptors = (
+            sum(counts) for counts in zip(*(each.needs for each in commands), strict=True)
+        )
+        return self._record_words(joined_words([each.words for each in commands]), needs, [*commands])
 
     def stream(self, profile: bool) -> CommandStream:
         """A stream for `record_stream`."""
@@ -145,9 +152,14 @@ class CommandRecorder:
             kinds=self._kinds, profile=profile and self._can_time, labelled=self.context.instance.validation
         )
 
-    def record_stream(self, stream: CommandStream, keep: list[object], usage: int = 0) -> VulkanCommandBuffer:
-        """Record what was checked before; ``usage`` are VkCommandBufferUsageFlags."""
-        words = stream.finish()
+    def record_stream(self, stream: CommandStream, keep: list[object]) -> VulkanCommandBuffer:
+        """Record what was checked before."""
+        return self._record_words(stream.finish(), stream, keep)
+
+    def _record_words(
+        self, words: Sequence[int], stream: CommandStream, keep: list[object]
+    ) -> VulkanCommandBuffer:
+        """Record words with the memory and descriptors that a stream needs."""
         tables: VulkanBuffer | None = None
         if stream.table_bytes:  # in memory that kernels read argument tables from
             tables = self._encoder.allocator.allocate(stream.table_bytes, MemoryKind.SHARED)
@@ -161,7 +173,7 @@ class CommandRecorder:
                 pools.queries = self._query_pool(2 * len(stream.rows))
             if stream.sets:
                 pools.sets = self._set_pool(stream.sets, stream.descriptors)
-            recorded = VulkanCommandBuffer(self, handle, tuple(stream.rows), pools.queries)
+            recorded = VulkanCommandBuffer(self, handle, stream, words, pools.queries)
             recorded.keep = [tables, *keep]
             recording = RecordingStruct(
                 calls=ctypes.pointer(self._calls),
@@ -172,7 +184,6 @@ class CommandRecorder:
                 tables=tables.host_pointer if tables else None,
                 tables_address=tables.address if tables else 0,
                 set_pool=pools.sets,
-                usage=usage,
             )
             # The lock is held: command buffers of one pool are recorded by one thread at a time.
             check(record(words, recording), "recording")

@@ -13,6 +13,7 @@ from mansard.drivers.vulkan.submission.command_stream import (
     TIMESTAMP,
     TRANSFER,
     CommandStream,
+    joined_words,
 )
 
 SHADER, COPIES = vk.VK_PIPELINE_STAGE_2_COMPUTE_SHADER_BIT, vk.VK_PIPELINE_STAGE_2_ALL_TRANSFER_BIT
@@ -127,3 +128,17 @@ def test_words_of_a_launch() -> None:
     assert launched == (LAUNCH, [11, 1 | 2 << 32, 3 | 128 << 32, 7, 8])
     assert (before[1][2], after[1][0]) == (SHADER, SHADER), "it is compute work"
     assert stream.table_bytes == 0
+
+
+def test_joined_streams_have_one_barrier_between_them() -> None:
+    streams = [CommandStream() for _ in range(4)]
+    work(streams[0], COMPUTE)
+    work(streams[2], TRANSFER)
+    work(streams[3], COMPUTE)
+    parts = [stream.finish() for stream in streams]
+    commands = parse(joined_words(parts))
+    assert [kind for kind, _ in commands] == [BARRIER, DISPATCH, BARRIER, FILL, BARRIER, DISPATCH, BARRIER]
+    barriers = [(words[0], words[2]) for kind, words in commands if kind == BARRIER]
+    assert barriers == [(HOST, SHADER), (SHADER, COPIES), (COPIES, SHADER), (SHADER, HOST)]
+    assert joined_words([]) == joined_words([parts[1]]) == []
+    assert joined_words([parts[1], parts[0]]) == parts[0]

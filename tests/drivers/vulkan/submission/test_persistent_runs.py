@@ -31,6 +31,7 @@ from mansard.drivers.vulkan.submission.persistent_runs import (
     group,
     record_words,
 )
+from mansard.drivers.vulkan.submission.variants import prepared_with_buffers
 from mansard.hal import (
     BarrierCommand,
     BufferRef,
@@ -282,6 +283,22 @@ def test_what_is_recorded(kernels: Kernels) -> None:
     table = [start, start + 2 * RECORD, run.schedule.stride, streams, 1, start + run.schedule_start]
     launched = next(words for kind, words in found if kind == LAUNCH)
     assert launched == [launch.kernel.function, blocks | 1 << 32, 1 | THREADS << 32, *table]
+
+
+def test_variants_use_the_same_records(kernels: Kernels) -> None:
+    """Unless these name the buffer in whose place there is another one."""
+    host = kernels.device.allocate(8192, MemoryKind.SHARED)
+    given = CopyCommand(BufferRef(host), BufferRef(kernels.vector), 64)
+    product = kernels.dispatch(kernels.product)
+    prepared = kernels.encoder.prepared([given, B, product, B, product])
+    copy, _, launch = prepared
+    assert isinstance(copy, CopyCommand) and isinstance(launch, PersistentLaunch)
+    other = kernels.device.allocate(8192, MemoryKind.SHARED)
+    variant = prepared_with_buffers(prepared, {host: other})
+    assert variant is not None and variant[1:] == prepared[1:]
+    assert isinstance(variant[0], CopyCommand)
+    assert (variant[0].source.buffer, variant[0].target.buffer) == (other, kernels.vector)
+    assert prepared_with_buffers(prepared, {kernels.vector: other}) is None
 
 
 def test_records_reach_the_device(device: VulkanDevice, kernels: Kernels) -> None:
