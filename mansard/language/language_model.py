@@ -359,7 +359,7 @@ class LanguageModel:
         try:
             together = 0
             while pending or position < end:
-                while position < end and len(pending) < max(_IN_FLIGHT, 2 * together):
+                while position < end and len(firsts) < _IN_FLIGHT:
                     together = 1 if self.trace is not None else self._pace.count(together)
                     following = range(position, min(position + together, end))
                     inputs = [{"positions": np.array([each])} for each in following]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-MAX_TOGETHER = 8
+MAX_TOGETHER = 4
 """The most steps of one submission. Between two submissions an H200 with driver 580 idles for 18 us, between
 command buffers of one submission for 9."""
 TOGETHER_S = 4e-3
