@@ -14,6 +14,7 @@ from mansard.arguments import boolean
 from mansard.dims import Dim
 from mansard.dtypes import DType
 from mansard.errors import CompileError, InputError
+from mansard.hal import HOST_DEVICE
 from mansard.language.description import Description
 from mansard.language.experts import Counts, expert_count, place_experts, read_counts
 from mansard.language.methods import UNRESTRICTED
@@ -84,6 +85,7 @@ def compile_language_model(
     from mansard.frontends.decoders.checkpoint import open_checkpoint
     from mansard.frontends.decoders.decoder import DecoderOptions, build_decoder
     from mansard.frontends.decoders.families import describe
+    from mansard.frontends.decoders.layers.expert_groups import APART, OTHERS, WHOLE
     from mansard.frontends.decoders.layers.pages import PAGE
     from mansard.frontends.decoders.prefix_copy import build_prefix_copy, caches
     from mansard.passes.products.quantisation import STORED, checked_quantisation
@@ -113,6 +115,7 @@ def compile_language_model(
         raise CompileError(
             "fixed_chunk pads pieces of prompts, for which pages (cache_positions) have no room"
         )
+    targets = target_names(devices)
     options = DecoderOptions(
         context,
         length,
@@ -122,12 +125,11 @@ def compile_language_model(
         unpack=quantisation is not None and not stored,
         pages=pages,
     )
-
-    targets = target_names(devices)
     placing = _placement(placement, memory)
     info: dict[str, str] = {}
+    skipping = _on_cpus({WHOLE: targets})
     if expert_device is not None:
-        architecture, placing, info = _experts_apart(
+        architecture, placing, info, other = _experts_apart(
             architecture,
             build_decoder(checkpoint, architecture, dataclasses.replace(options, role="decode", length=1)),
             placing,
@@ -136,6 +138,8 @@ def compile_language_model(
             None if expert_counts is None else read_counts(expert_counts, architecture),
             quantisation,
         )
+        skipping = _on_cpus({APART: (expert_device,), OTHERS: (other,)})
+    options = dataclasses.replace(options, skip_empty_groups=skipping)
 
     def graph(**changes: Any) -> Any:
         return build_decoder(checkpoint, architecture, dataclasses.replace(options, **changes))
@@ -216,9 +220,9 @@ def _experts_apart(
     device: str,
     counts: Counts | None,
     quantisation: Quantisation | None,
-) -> tuple[Architecture, PlacementOptions, dict[str, str]]:
+) -> tuple[Architecture, PlacementOptions, dict[str, str], str]:
     """The architecture with the experts apart that ``device`` has memory for, placement with these pinned
-    to it and the others to the last of the other devices, and an entry for the plan's info."""
+    to it and the others to the last of the other devices, an entry for the plan's info, and that device."""
     from mansard.compiler.targets import resolve_targets
 
     slots = {target.name: target.slot for target in resolve_targets(targets, placement)}
@@ -233,7 +237,17 @@ def _experts_apart(
     architecture, chosen = place_experts(architecture, graph, device, limit, counts, quantisation)
     other = [name for name in slots if name != device][-1]
     pins = (("*.experts.apart", device), ("*.experts.others", other))
-    return architecture, dataclasses.replace(placement, pins=(*placement.pins, *pins)), chosen.to_info()
+    pinned = dataclasses.replace(placement, pins=(*placement.pins, *pins))
+    return architecture, pinned, chosen.to_info(), other
+
+
+def _on_cpus(parts: Mapping[str, Sequence[str]]) -> frozenset[str]:
+    """The parts that have CPUs alone."""
+    return frozenset(
+        part
+        for part, devices in parts.items()
+        if all(device.partition(":")[0] == HOST_DEVICE for device in devices)
+    )
 
 
 def trained_positions(path: str | os.PathLike[str]) -> int:

@@ -66,6 +66,27 @@ def test_experts_on_two_devices_give_the_tokens_of_one(folder, alone, tmp_path):
                 assert len(products) >= 4 and {row.device for row in products} == {device}
 
 
+def weight_bytes(lm):
+    weights = lm.model.plan.weights
+    return sum(int(np.prod(weight.shape)) * weight.dtype.bits // 8 for weight in weights)
+
+
+@pytest.mark.parametrize("kind", ["int8", "int4"])
+def test_divided_experts_are_stored_as_integers(kind, tmp_path):
+    write_decoder(tmp_path, "qwen3_moe", hidden_size=128, moe_intermediate_size=128, num_hidden_layers=1)
+    with opened(tmp_path, devices="cpu") as lm:
+        whole = weight_bytes(lm)
+    with opened(tmp_path, devices="cpu", quantize=kind) as lm:
+        expected, tokens = lm.logits(PROMPT), generated(lm)
+    memory = {"vulkan": "1 MB" if kind == "int8" else "600 kB"}
+    both = {"devices": ["vulkan", "cpu"], "memory": memory, "expert_device": "vulkan"}
+    with opened(tmp_path, **both, quantize=kind) as lm:
+        assert 0 < len(lm.explain().experts.experts[0]) < 8
+        assert np.abs(lm.logits(PROMPT) - expected).max() / np.abs(expected).max() < 1e-4
+        assert generated(lm) == tokens
+        assert weight_bytes(lm) < whole / 2
+
+
 def test_what_cannot_be_divided_is_one_error(folder, tmp_path):
     both = {"devices": ["vulkan", "cpu"], "expert_device": "vulkan"}
     for options, message in (

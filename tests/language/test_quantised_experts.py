@@ -20,6 +20,7 @@ from mansard.frontends.decoders.architecture import Experts
 from mansard.frontends.decoders.checkpoint import open_checkpoint
 from mansard.frontends.decoders.decoder import DecoderOptions, build_decoder
 from mansard.frontends.decoders.families import describe
+from mansard.frontends.decoders.layers.expert_groups import PARTS
 from mansard.ir.interpreter.graph import interpret
 from mansard.ir.quantised_weight import CODES
 from mansard.language import load_lm
@@ -78,6 +79,16 @@ def test_graphs_compute_with_the_integers_of_the_file(path, apart, length):
     assert {v.type.dtype for v in stacks} & CODES and DType.F32 not in {v.type.dtype for v in stacks}
     expected = logits(graph_of(path, length=length, unpack=True), PROMPT[:length])
     np.testing.assert_allclose(logits(graph, PROMPT[:length]), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("apart", [(), (0, 3)])
+def test_groups_without_rows_that_are_skipped_change_nothing(path, apart):
+    """Whether kernels skip groups is a matter of their time; so is what a product multiplies them with."""
+    plain = graph_of(path, apart=apart, length=11)
+    skipping = graph_of(path, apart=apart, length=11, skip_empty_groups=frozenset(PARTS))
+    assert str(plain) != str(skipping)
+    expected = logits(plain, PROMPT[:11])
+    np.testing.assert_allclose(logits(skipping, PROMPT[:11]), expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -51,6 +51,9 @@ class DecoderOptions:
     """Whether ``prefill`` and ``decode`` give log-probabilities beside the token."""
     restricted: bool = True
     """Whether top-k, top-p and min-p may restrict the choice; otherwise they are ignored."""
+    skip_empty_groups: frozenset[str] = frozenset()
+    """The `mansard.frontends.decoders.layers.expert_groups.PARTS` of experts whose kernels are to skip groups
+    without rows, as those of CPUs can. Those of GPUs multiply whole groups by matrix units."""
     pages: int | None = None
     """Pages of the cache, of `mansard.frontends.decoders.layers.pages.PAGE` positions each, that all
     sequences share; None: each sequence has ``context`` positions of its own."""
@@ -101,7 +104,13 @@ class _Decoder:
             raise ImportModelError(
                 f"activations of type {dtype.value} are not supported; use f32, f16 or bf16"
             )
-        self.writer = Writer(self.builder, checkpoint, dtype, unpack=options.unpack)
+        self.writer = Writer(
+            self.builder,
+            checkpoint,
+            dtype,
+            unpack=options.unpack,
+            skip_empty_groups=options.skip_empty_groups,
+        )
         self.norm = NormSettings(
             architecture.norm_epsilon, architecture.norm_offset, architecture.norm_in_f32
         )

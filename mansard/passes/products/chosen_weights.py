@@ -22,12 +22,16 @@ Stored = QuantisedWeight | Float12Weight
 
 
 def chooses_matrices(op: Op, value: Value) -> bool:
-    """Whether an op is a sum of products with rows of matrices that indices choose out of a stack."""
-    if not isinstance(op, Generic) or op.combiner != "add" or not isinstance(op.body, Apply):
+    """Whether an op is a sum of products with rows of matrices that indices choose out of a stack, or of
+    those products where a condition holds."""
+    if not isinstance(op, Generic) or op.combiner != "add":
         return False
-    if op.body.op != "mul" or any(
-        v is value and m is not None for v, m in zip(op.inputs, op.maps, strict=True)
-    ):
+    body = op.body
+    if isinstance(body, Apply) and body.op == "select":
+        body = body.args[1]
+    if not isinstance(body, Apply) or body.op != "mul":
+        return False
+    if any(v is value and m is not None for v, m in zip(op.inputs, op.maps, strict=True)):
         return False
     reads = [n for n in walk(op.body) if isinstance(n, Gather) and op.inputs[n.operand] is value]
     return all(

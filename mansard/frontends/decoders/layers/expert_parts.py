@@ -16,15 +16,13 @@ from collections.abc import Sequence
 from mansard.dtypes import DType
 from mansard.frontends.decoders.architecture import Experts
 from mansard.frontends.decoders.layers.chosen_products import product_of_chosen
-from mansard.frontends.decoders.layers.expert_groups import ExpertGroups
+from mansard.frontends.decoders.layers.expert_groups import APART, OTHERS, ExpertGroups
 from mansard.frontends.decoders.layers.feed_forward import gated_halves
 from mansard.frontends.decoders.layers.writer import Matrix, Writer, add, cast, mul
 from mansard.ir.scalar import Apply, Arg, Const, Gather, Index, Scalar
 from mansard.ir.types import IndexMap, Value
 
 F32, I64, BOOL = DType.F32, DType.I64, DType.BOOL
-APART, OTHERS = "apart", "others"
-"""The names of the parts, which places of ops end with."""
 
 
 class ExpertParts:
@@ -66,7 +64,7 @@ class ExpertParts:
         down = self.writer.rows(f"{stack}.down_proj", (layer.count, hidden, layer.width), members, name)
         if by_row:
             return self._by_row(x, places, weights, up, down)
-        groups = ExpertGroups(self.writer, places, len(members), partial=True)
+        groups = ExpertGroups(self.writer, places, len(members), part=name, partial=True)
         both = groups.product(groups.gathered(x), up, "gate_up")
         result = groups.product(gated_halves(self.writer, both, layer.activation), down, "down")
         return self._combined(groups.slots, result, weights)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Union
 
 import numpy as np
@@ -30,10 +30,17 @@ class Writer:
     """Appends ops to a Graph. Activations are of type ``dtype``; sums and norms are in f32."""
 
     def __init__(
-        self, builder: GraphBuilder, checkpoint: Checkpoint, dtype: DType, *, unpack: bool = False
+        self,
+        builder: GraphBuilder,
+        checkpoint: Checkpoint,
+        dtype: DType,
+        *,
+        unpack: bool = False,
+        skip_empty_groups: Collection[str] = (),
     ) -> None:
-        """``unpack``: matrices that the checkpoint has as small integers become floating point."""
-        self.builder, self.dtype = builder, dtype
+        """``unpack``: matrices that the checkpoint has as small integers become floating point.
+        ``skip_empty_groups``: see `DecoderOptions`."""
+        self.builder, self.dtype, self.skip_empty_groups = builder, dtype, skip_empty_groups
         self._checkpoint, self._unpack = checkpoint, unpack
         self._weights: dict[str, Value] = {}
         self._quantised: dict[str, QuantisedWeight | None] = {}
