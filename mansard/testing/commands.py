@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 
 import numpy as np
@@ -107,6 +108,31 @@ class CommandTests(Suite):
         )
         points[-1].wait(60)
         np.testing.assert_array_equal(buffers[-1][1], np.arange(1000))
+
+    @computes
+    def test_command_buffers_of_one_submission_run_one_behind_the_other(self, bench: Workbench) -> None:
+        device, count = bench.device, 5
+        buffers = [_zeros(bench, 1000) for _ in range(count + 1)]
+        (first, *_), refs = buffers, [BufferRef(buffer) for buffer, _ in buffers]
+        first[1][...] = np.arange(1000)
+        commands = [CopyCommand(one, other, 4000) for one, other in itertools.pairwise(refs)]
+        recorded = [device.record([command]) for command in commands]
+        done, following = Point(Semaphore("sequence"), 1), tuple(recorded[1:])
+        other, values = _zeros(bench, 1000)
+        if not device.capabilities.command_sequences:
+            with pytest.raises(DeviceError):
+                device.submit([Submission(recorded[0], (), (done,), following=following)])
+            with pytest.raises(DeviceError):
+                device.record_variant(recorded[0], {buffers[1][0]: other})
+            return
+        assert all(each.sequential for each in recorded)
+        device.submit([Submission(recorded[0], (), (done,), following=following)])
+        done.wait(60)
+        np.testing.assert_array_equal(buffers[-1][1], np.arange(1000))
+        first[1][...] += 1
+        bench.replay(device.record_variant(recorded[0], {buffers[1][0]: other}))
+        np.testing.assert_array_equal(values, np.arange(1, 1001))
+        np.testing.assert_array_equal(buffers[1][1], np.arange(1000))
 
     def test_affinities_are_handed_out_in_rotation(self, bench: Workbench) -> None:
         first = bench.device.next_affinity()

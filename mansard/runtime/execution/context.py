@@ -85,6 +85,9 @@ class Context:
     def _prepare_calls(self) -> None:
         """Create what a call needs beside memory and recordings."""
         self._closed = False
+        self.command_buffer = self._sole_command_buffer()
+        """The slot and the command buffer of a call that is nothing else, on a device that runs sequences of
+        them (`Capabilities.command_sequences`); else None."""
         slots = self.environment.slots
         self.timelines = CallTimelines(slots, self.submissions)
         self._order = submission_order(slots, self.submissions)
@@ -118,10 +121,7 @@ class Context:
         shapes = [tuple(dims.evaluate(d, self.dims) for d in spec.shape) for spec in plan.outputs]
         return Outputs(plan, environment.layout, environment.slots, pool, shapes, pooled)
 
-    @property
-    def command_buffer(self) -> tuple[int, CommandBuffer] | None:
-        """The slot and the command buffer of a call that is nothing else, on a device that runs sequences of
-        them (`Capabilities.command_sequences`); else None."""
+    def _sole_command_buffer(self) -> tuple[int, CommandBuffer] | None:
         submissions = [(slot, each) for slot, local in enumerate(self.submissions) for each in local]
         slot, only = submissions[0] if len(submissions) == 1 else (0, None)
         if only is None or only.wait or only.arguments or only.upload is not None:
