@@ -136,6 +136,7 @@ class Context:
         recorded = self.command_buffer
         if recorded is None or self.closed:
             return None
+        self.environment.constants.check_unchanged()
         slot, commands = recorded
         other: Context = Context.__new__(Context)
         other.environment, other.dims, other.value_bytes = self.environment, self.dims, self.value_bytes
