@@ -283,6 +283,36 @@ def test_steps_that_are_submitted_ahead_give_the_same_texts(family, together, mo
     engine.close()
 
 
+@pytest.mark.vulkan
+@pytest.mark.parametrize("pages", [None, 512])
+def test_steps_that_a_device_runs_as_one_submission_give_the_same_texts(folder, pages, monkeypatch):
+    """Of several texts, while others come and go."""
+    usable_device()
+    monkeypatch.setattr(step_pace, "TOGETHER_S", 60.0)
+    options = {"devices": "vulkan", "context": 128, "chunk": 8, "sequences": 3, "cache_positions": pages}
+    with load_lm(folder, **options) as lm:
+        engine, counts = lm.engine(), []
+        prompts = [prompt_of(length) for length in (3, 20, 9, 1, 14, 30, 2)]
+        samplings = [Sampling(0.8 if n % 2 else 0.0, seed=n) for n in range(len(prompts))]
+        engine._steps.pace.most = 1
+        expected = [ids(engine.submit(*each)) for each in zip(prompts, [25] * 7, samplings, strict=True)]
+        begin = engine.methods.begin_steps
+        monkeypatch.setattr(
+            engine.methods,
+            "begin_steps",
+            lambda steps, *rest: (counts.append(len(steps)), begin(steps, *rest))[1],
+        )
+        engine._steps.pace.most = 4
+        for _ in range(3):
+            requests = [engine.submit(*each) for each in zip(prompts, [25] * 7, samplings, strict=True)]
+            gone = engine.submit([9], 90, stop_at_end=False)
+            next(iter(gone))
+            gone.cancel()
+            assert [ids(request) for request in requests] == expected
+        assert {1, 2, 4} <= set(counts)
+        idle(engine)
+
+
 def test_an_error_of_a_step_submitted_ahead_ends_those_that_took_part(engine, monkeypatch):
     expected = [ids(engine.submit([n, 6], 20)) for n in (5, 7)]
     engine._steps.ahead = True
