@@ -64,7 +64,9 @@ class ExpertParts:
         down = self.writer.rows(f"{stack}.down_proj", (layer.count, hidden, layer.width), members, name)
         if by_row:
             return self._by_row(x, places, weights, up, down)
-        groups = ExpertGroups(self.writer, places, len(members), part=name, partial=True)
+        groups = ExpertGroups(
+            self.writer, places, len(members), 2 * layer.width * hidden, part=name, partial=True
+        )
         both = groups.product(groups.gathered(x), up, "gate_up")
         result = groups.product(gated_halves(self.writer, both, layer.activation), down, "down")
         return self._combined(groups.slots, result, weights)

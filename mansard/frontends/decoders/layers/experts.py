@@ -49,7 +49,7 @@ class _Mixture:
         down = self.writer.matrix(f"{stack}.down_proj", (layer.count, hidden, layer.width))
         if by_row:
             return self._by_row(x, chosen, weights, up, down)
-        groups = ExpertGroups(self.writer, chosen, layer.count)
+        groups = ExpertGroups(self.writer, chosen, layer.count, 2 * layer.width * hidden)
         both = groups.product(groups.gathered(x), up, "gate_up")
         result = groups.product(gated_halves(self.writer, both, layer.activation), down, "down")
         return self._combined(groups.slots, result, weights)
