@@ -20,6 +20,7 @@ from mansard.frontends.decoders.architecture import Experts
 from mansard.frontends.decoders.checkpoint import open_checkpoint
 from mansard.frontends.decoders.decoder import DecoderOptions, build_decoder
 from mansard.frontends.decoders.families import describe
+from mansard.frontends.decoders.layers import expert_groups
 from mansard.frontends.decoders.layers.expert_groups import PARTS
 from mansard.ir.interpreter.graph import interpret
 from mansard.ir.quantised_weight import CODES
@@ -64,7 +65,8 @@ def graph_of(path, *, apart=(), **options):
         for b in architecture.blocks
     ]
     changed = dataclasses.replace(architecture, blocks=tuple(blocks))
-    return build_decoder(checkpoint, changed, DecoderOptions(32, dtype=DType.F32, all_logits=True, **options))
+    options = {"context": 32, "dtype": DType.F32, "all_logits": True, **options}
+    return build_decoder(checkpoint, changed, DecoderOptions(**options))
 
 
 def logits(graph, ids):
@@ -89,6 +91,20 @@ def test_groups_without_rows_that_are_skipped_change_nothing(path, apart):
     assert str(plain) != str(skipping)
     expected = logits(plain, PROMPT[:11])
     np.testing.assert_allclose(logits(skipping, PROMPT[:11]), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_groups_are_small_where_empty_ones_are_skipped(path, monkeypatch):
+    """And where caches hold an expert's matrices; otherwise of as many rows as an expert has usually."""
+
+    def groups(**options):
+        graph = graph_of(path, length=256, context=256, **options)
+        return next(v for v in graph.values() if v.name.startswith("group_experts")).type.shape[0]
+
+    skip = frozenset(PARTS)
+    usual, small = groups(), groups(skip_empty_groups=skip)
+    assert small > 1.5 * usual
+    monkeypatch.setattr(expert_groups, "CACHED", 16)
+    assert groups(skip_empty_groups=skip) == usual
 
 
 @pytest.mark.parametrize("device", DEVICES)
