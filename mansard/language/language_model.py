@@ -43,8 +43,9 @@ from mansard.runtime.session import Session
 Tokens = npt.NDArray[np.generic]
 
 _IN_FLIGHT = 2
-"""Decode steps submitted at a time: preparing a call takes the host a millisecond, in which devices would
-wait (int8, two cores of Zen 4: 22 ms a token instead of 23.3)."""
+"""Submissions of decode steps at a time: preparing a call takes the host a millisecond, in which devices
+would wait (int8, two cores of Zen 4: 22 ms a token instead of 23.3). A third one would wait for the host: a
+device orders what it has been given, which is two submissions (`DEPTH_NS` in src/vulkan/bridge.c)."""
 
 
 @dataclass
