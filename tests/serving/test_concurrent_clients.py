@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import numpy as np
 import openai
@@ -80,8 +81,15 @@ def test_clients_that_go_away_free_their_caches(server, alone):
     assert 'status="499"' in after and after != before
 
 
-def test_priority_decides_who_waits(server):
+def test_priority_decides_who_waits(server, monkeypatch):
     """A request of high priority overtakes those that wait, by a header or by a field."""
+    all_wait, advance = threading.Event(), server.engine.methods.advance
+
+    def slowly(*args):
+        all_wait.wait(0.05)  # so that the first texts last until all others wait
+        return advance(*args)
+
+    monkeypatch.setattr(server.engine.methods, "advance", slowly)
 
     async def work():
         order = []
@@ -112,6 +120,7 @@ def test_priority_decides_who_waits(server):
             while server.engine.waiting < 10 and not full[0].done():
                 await asyncio.sleep(0.001)
             assert server.engine.waiting == 10
+            all_wait.set()
             await asyncio.gather(*full, *waiting)
         return order
 
