@@ -9,26 +9,21 @@ from mansard.language.caches.caches import Caches
 from mansard.language.caches.slot import Slot
 from mansard.language.generation import Settings
 from mansard.language.methods import IDLE, Chosen, Methods, PendingStep, Table
-from mansard.language.step_pace import StepPace
+from mansard.language.step_pace import Flight, StepPace
 from mansard.language.text_request import TextRequest
 
 Result = tuple[Slot, TextRequest, Chosen]
 """A slot that took part in a step, whose request it had then, and the token."""
 
 
-class _Flight:
-    """Steps that were submitted together, up to the last one whose tokens are not read."""
+class _Flight(Flight[PendingStep]):
+    """With the requests that take part."""
 
-    def __init__(self, steps: Sequence[PendingStep], parts: Sequence[tuple[Slot, TextRequest]]) -> None:
-        self.steps, self.parts = deque(steps), parts
-        self.count = len(steps)
-        self.behind = False
-        """Whether another one ran when it was submitted."""
-
-    @property
-    def begun(self) -> bool:
-        """Whether tokens of it were read, so that the device is done with it."""
-        return len(self.steps) < self.count
+    def __init__(
+        self, steps: Sequence[PendingStep], parts: Sequence[tuple[Slot, TextRequest]], *, behind: bool
+    ) -> None:
+        super().__init__(steps, behind=behind)
+        self.parts = parts
 
 
 class DecodeSteps:
@@ -70,7 +65,6 @@ class DecodeSteps:
             left = self._left() - first.count
             if left > 0:
                 flights.append(self._submitted(first.count, left))
-                flights[-1].behind = True
         return self._read()
 
     def involves(self, slot: Slot) -> bool:
@@ -99,14 +93,15 @@ class DecodeSteps:
             if not flight.steps:
                 self._flights.popleft()
         if not begun:
-            self.pace.read(flight.count, flight.behind)
+            self.pace.read(flight)
         return self._results(flight.parts, chosen)
 
     def _submitted(self, offset: int, left: int) -> _Flight:
         """Steps from ``offset`` steps after the tokens known so far, ``left`` at most."""
         count = min(self.pace.count(offset), left)
         positions = [self._positions(offset + number) for number in range(count)]
-        return _Flight(self._methods.begin_steps(positions, *self._inputs()), self._parts())
+        steps = self._methods.begin_steps(positions, *self._inputs())
+        return _Flight(steps, self._parts(), behind=offset > 0)
 
     def _left(self) -> int:
         """How many steps the slots that are generating all take part in, unless an end token comes."""

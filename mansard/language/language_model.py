@@ -31,7 +31,7 @@ from mansard.language.speculation.opening import open_speculation, window_length
 from mansard.language.speculation.speculation import Target
 from mansard.language.speculation.stats import SpeculationStats
 from mansard.language.speculation.trace import CallTrace
-from mansard.language.step_pace import StepPace
+from mansard.language.step_pace import Flight, StepPace
 from mansard.language.stop_texts import checked_stop
 from mansard.language.text_request import TextRequest
 from mansard.language.tokenizer import Tokenizer
@@ -354,30 +354,31 @@ class LanguageModel:
         submitted before the tokens of those before them are read, several together (`StepPace`)."""
         session = (self._decode if restricts(settings) else self._unrestricted).bind()
         end = min(position + count, self.description.context)
-        pending: deque[PendingCall] = deque()
-        firsts: deque[tuple[PendingCall, int, bool]] = deque()
-        """Of calls submitted together the first, their number, and whether they ran behind others."""
+        flights: deque[Flight[PendingCall]] = deque()
         try:
             together = 0
-            while pending or position < end:
-                while position < end and len(firsts) < _IN_FLIGHT:
+            while flights or position < end:
+                while position < end and sum(not flight.begun for flight in flights) < _IN_FLIGHT:
                     together = 1 if self.trace is not None else self._pace.count(together)
                     following = range(position, min(position + together, end))
                     inputs = [{"positions": np.array([each])} for each in following]
                     position = following.stop
-                    behind = bool(pending)
-                    pending += self._submit(session, sequence, settings, inputs, position)
-                    firsts.append((pending[-len(inputs)], len(inputs), behind))
-                call = pending.popleft()
+                    calls = self._submit(session, sequence, settings, inputs, position)
+                    flights.append(Flight(calls, behind=bool(flights)))
+                flight = flights[0]
+                begun, call = flight.begun, flight.steps.popleft()
+                if not flight.steps:
+                    flights.popleft()
                 tokens = call.result()[0]
-                if firsts and firsts[0][0] is call:
-                    self._pace.read(*firsts.popleft()[1:])
+                if not begun:
+                    self._pace.read(flight)
                 if self.trace is not None:
                     self.trace.add(call, "decode")
                 yield tokens
         finally:
-            for call in pending:
-                call.cancel()
+            for flight in flights:
+                for call in flight.steps:
+                    call.cancel()
 
     def _verify(self, sequence: int, settings: Settings, window: Sequence[int], position: int) -> PendingCall:
         """Submit proposals behind the token at a position. Where the sequence then stands, the call tells."""

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Generic, TypeVar
+
+Step = TypeVar("Step")
 
 MAX_TOGETHER = 4
 """The most steps of one submission. Between two submissions an H200 with driver 580 idles for 18 us, between
@@ -32,10 +37,23 @@ class StepPace:
         one at once: the host prepares more while that runs."""
         return min(self.limit, max(1, 2 * before))
 
-    def read(self, count: int, behind: bool) -> None:
-        """The first result of ``count`` steps that were submitted together was read, so that the device is
-        done with all of them. ``behind``: it began with them when it was done with those read before."""
+    def read(self, flight: Flight[Step]) -> None:
+        """The first result of a flight was read, so that the device is done with all of its steps. It began
+        with them when it was done with those read before, if the flight was ``behind`` these."""
         now = time.perf_counter()
-        if behind:
-            self._step_s = (now - self._ended) / count
+        if flight.behind:
+            self._step_s = (now - self._ended) / flight.count
         self._ended = now
+
+
+class Flight(Generic[Step]):
+    """Steps that were submitted together, up to the last one whose result is not read. ``behind``: others ran
+    when they were submitted."""
+
+    def __init__(self, steps: Sequence[Step], *, behind: bool) -> None:
+        self.steps, self.count, self.behind = deque(steps), len(steps), behind
+
+    @property
+    def begun(self) -> bool:
+        """Whether results of it were read, so that the device is done with it."""
+        return len(self.steps) < self.count

@@ -32,14 +32,7 @@ from mansard.errors import DeviceError, DeviceLostError
 from mansard.hal import native
 from mansard.hal.buffer import Buffer, MemoryKind
 from mansard.hal.commands import BufferRef, Command, CopyCommand
-from mansard.hal.device import (
-    CommandBuffer,
-    Device,
-    DeviceInfo,
-    Launcher,
-    QueueKind,
-    Submission,
-)
+from mansard.hal.device import CommandBuffer, Device, DeviceInfo, Launcher, QueueKind, Submission
 from mansard.hal.executable import Executable, ExecutableSpec
 from mansard.hal.queue import QueueRecord
 from mansard.hal.semaphore import Point, Semaphore
@@ -163,15 +156,16 @@ class VulkanDevice(Device):
         """Record commands for any number of later submissions."""
         if queue is QueueKind.TRANSFER:
             return self._copier.record(commands, profile)
-        prepared = [] if profile else self._encoder.prepared(commands)  # rows of a profile are dispatches
+        # Rows of a profile are dispatches.
+        prepared = list(commands) if profile else self._encoder.prepared(commands)
         launches = [item for item in prepared if isinstance(item, PersistentLaunch)]
         recorder = self._computing[affinity % len(self._computing)]
         if launches:
             self._copy_records(launches)
             recorder = self._recorder  # on one queue: see shaders/persistent.py
-        recorded = recorder.record(prepared if launches else commands, profile)
+        recorded = recorder.record(prepared, profile)
         if not profile:
-            recorded.recorded_from = RecordedFrom(tuple(commands), tuple(prepared), queue, affinity)
+            recorded.recorded_from = RecordedFrom(tuple(commands), tuple(prepared), affinity)
         return recorded
 
     def record_variant(self, commands: CommandBuffer, buffers: Mapping[Buffer, Buffer]) -> CommandBuffer:
@@ -181,13 +175,12 @@ class VulkanDevice(Device):
         if given.recorded_from is None:
             raise DeviceError("command buffers for transfers or with profiles have no variants")
         source = given.recorded_from
+        replaced = with_buffers(source.commands, buffers)
         prepared = prepared_with_buffers(source.prepared, buffers)
-        others = with_buffers(source.commands, buffers)
         if prepared is None:
-            return self.record(others, queue=source.queue, affinity=source.affinity)
-        launches = any(isinstance(item, PersistentLaunch) for item in prepared)
-        variant = given.recorder.record(prepared if launches else others, False)
-        variant.recorded_from = replace(source, commands=tuple(others), prepared=tuple(prepared))
+            return self.record(replaced, affinity=source.affinity)
+        variant = given.recorder.record(prepared, False)
+        variant.recorded_from = replace(source, commands=tuple(replaced), prepared=tuple(prepared))
         return variant
 
     def _copy_records(self, launches: Sequence[PersistentLaunch]) -> None:

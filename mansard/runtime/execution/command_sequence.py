@@ -27,15 +27,14 @@ def start_sequence(
     """
     begun: list[Context] = []
     try:
-        points = []
+        started = []
         for context, arrays in zip(contexts, inputs, strict=True):
             begun.append(context)
-            points.append(context.start_in_sequence(arrays))
-        recorded = [context.command_buffer for context in contexts]
-        slots = [each[0] for each in recorded if each is not None]
-        first, *following = [each[1] for each in recorded if each is not None]
-        submission = Submission(first, tuple(after), tuple(points), following=tuple(following))
-        contexts[0].environment.slots[slots[0]].device.submit([submission])
+            started.append(context.start_in_sequence(arrays))
+        (first, *following), points = zip(*started, strict=True)
+        assert contexts[0].command_buffer is not None
+        device = contexts[0].environment.slots[contexts[0].command_buffer[0]].device
+        device.submit([Submission(first, tuple(after), points, following=tuple(following))])
     except Exception as error:
         for context in begun:
             context.fail_unsubmitted(submission_error(error))

@@ -122,12 +122,13 @@ class Context:
         return Outputs(plan, environment.layout, environment.slots, pool, shapes, pooled)
 
     def _sole_command_buffer(self) -> tuple[int, CommandBuffer] | None:
-        submissions = [(slot, each) for slot, local in enumerate(self.submissions) for each in local]
-        slot, only = submissions[0] if len(submissions) == 1 else (0, None)
-        if only is None or only.wait or only.arguments or only.upload is not None:
+        only = self._sole_submission()
+        if only is None or self._profiled:
             return None
-        device = self.environment.slots[slot].device
-        return (slot, only.commands) if device.capabilities.command_sequences and not self._profiled else None
+        slot, submission = only
+        if not self.environment.slots[slot].device.capabilities.command_sequences:
+            return None
+        return None if submission.arguments or submission.upload is not None else (slot, submission.commands)
 
     def variant(self) -> Context | None:
         """A context for calls that never run at the same time as this one's: it has the same memory, but for
@@ -195,12 +196,17 @@ class Context:
             return self.environment.states.place(store, slot)
         return self.memory.place(store, slot)
 
+    def _sole_submission(self) -> tuple[int, RecordedSubmission] | None:
+        """The slot and the submission of a call that has one, which waits for no other; else None."""
+        submissions = [(slot, each) for slot, local in enumerate(self.submissions) for each in local]
+        return submissions[0] if len(submissions) == 1 and not submissions[0][1].wait else None
+
     def _create_launcher(self) -> Launcher | None:
         """The launcher of a call that is one recording on one device; else None."""
-        submissions = [(slot, each) for slot, local in enumerate(self.submissions) for each in local]
-        if len(submissions) != 1 or submissions[0][1].wait:
+        only = self._sole_submission()
+        if only is None:
             return None
-        slot, submission = submissions[0]
+        slot, submission = only
         device = self.environment.slots[slot].device
         if self.bindings.stores[slot] and device.capabilities.import_alignment > 1:
             return None
@@ -231,12 +237,13 @@ class Context:
             self.fail_unsubmitted(submission_error(error))
             raise
 
-    def start_in_sequence(self, inputs: Sequence[Array]) -> Point:
-        """As `start`, but the caller submits `command_buffer`, which has to signal the point returned."""
+    def start_in_sequence(self, inputs: Sequence[Array]) -> tuple[CommandBuffer, Point]:
+        """As `start`, but the caller submits: what it returns, `command_buffer` and the point it signals."""
         assert self.command_buffer is not None
+        slot, commands = self.command_buffer
         self._begin(inputs, None)
         self._transfers.fill_inputs()
-        return self.timelines.point(self.command_buffer[0], 0)
+        return commands, self.timelines.point(slot, 0)
 
     def _begin(self, inputs: Sequence[Array], into: Sequence[Array] | None) -> None:
         self._submitted_slots = 0

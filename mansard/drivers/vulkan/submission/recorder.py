@@ -21,7 +21,7 @@ from mansard.drivers.vulkan.submission.persistent_runs import PersistentLaunch
 from mansard.errors import DeviceError
 from mansard.hal.buffer import MemoryKind
 from mansard.hal.commands import Command
-from mansard.hal.device import CommandBuffer, ProfileRow, QueueKind
+from mansard.hal.device import CommandBuffer, ProfileRow
 from mansard.hal.service import Finalizer
 
 MAX_JOINED_WORDS = 512
@@ -35,7 +35,7 @@ class RecordedFrom:
 
     commands: tuple[Command, ...]
     prepared: tuple[Command | PersistentLaunch, ...]
-    queue: QueueKind
+    """These with what runs in persistent kernels as launches."""
     affinity: int
 
 
