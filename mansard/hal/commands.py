@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Union
 
 from mansard.hal.buffer import Buffer
@@ -91,3 +92,21 @@ class EvictCommand:
 
 
 Command = Union[DispatchCommand, CopyCommand, FillCommand, BarrierCommand, LoadCommand, EvictCommand]
+
+
+def with_buffers(command: Command, buffers: Mapping[Buffer, Buffer]) -> Command:
+    """The command with other buffers in place of some; itself where it uses none of these."""
+
+    def other(ref: BufferRef) -> BufferRef:
+        if isinstance(ref.buffer, BindingSlot) or ref.buffer not in buffers:
+            return ref
+        return replace(ref, buffer=buffers[ref.buffer])
+
+    if isinstance(command, DispatchCommand):
+        bindings = tuple(other(ref) for ref in command.bindings)
+        return command if bindings == command.bindings else replace(command, bindings=bindings)
+    if isinstance(command, CopyCommand):
+        return replace(command, source=other(command.source), target=other(command.target))
+    if isinstance(command, FillCommand):
+        return replace(command, target=other(command.target))
+    return command

@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -35,6 +34,7 @@ from mansard.hal import (
     QueueKind,
     Submission,
 )
+from mansard.hal.commands import with_buffers
 from mansard.hal.device import refuse_sequences
 from mansard.hal.queue import Queue, QueueEntry
 
@@ -214,20 +214,8 @@ class FakeDevice(Device):
 
     def record_variant(self, commands: CommandBuffer, buffers: Mapping[Buffer, Buffer]) -> CommandBuffer:
         assert self.capabilities.command_sequences and isinstance(commands, FakeCommands)
-
-        def other(reference: BufferRef) -> BufferRef:
-            assert isinstance(reference.buffer, Buffer)
-            return replace(reference, buffer=buffers.get(reference.buffer, reference.buffer))
-
-        replaced: list[Command] = []
-        for command in commands.commands:
-            if isinstance(command, DispatchCommand):
-                command = replace(command, bindings=tuple(other(ref) for ref in command.bindings))
-            elif isinstance(command, CopyCommand):
-                command = replace(command, source=other(command.source), target=other(command.target))
-            replaced.append(command)
         self.variants += 1
-        return self.record(replaced)
+        return self.record([with_buffers(command, buffers) for command in commands.commands])
 
     def submit(self, submissions: Sequence[Submission]) -> None:
         self.submissions += 1

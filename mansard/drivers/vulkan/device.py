@@ -27,11 +27,11 @@ from mansard.drivers.vulkan.submission.launcher import VulkanLauncher
 from mansard.drivers.vulkan.submission.persistent_runs import PersistentLaunch
 from mansard.drivers.vulkan.submission.queue import DeviceQueue
 from mansard.drivers.vulkan.submission.recorder import CommandRecorder, RecordedFrom, VulkanCommandBuffer
-from mansard.drivers.vulkan.submission.variants import prepared_with_buffers, with_buffers
+from mansard.drivers.vulkan.submission.variants import prepared_with_buffers
 from mansard.errors import DeviceError, DeviceLostError
 from mansard.hal import native
 from mansard.hal.buffer import Buffer, MemoryKind
-from mansard.hal.commands import BufferRef, Command, CopyCommand
+from mansard.hal.commands import BufferRef, Command, CopyCommand, with_buffers
 from mansard.hal.device import CommandBuffer, Device, DeviceInfo, Launcher, QueueKind, Submission
 from mansard.hal.executable import Executable, ExecutableSpec
 from mansard.hal.queue import QueueRecord
@@ -175,7 +175,7 @@ class VulkanDevice(Device):
         if given.recorded_from is None:
             raise DeviceError("command buffers for transfers or with profiles have no variants")
         source = given.recorded_from
-        replaced = with_buffers(source.commands, buffers)
+        replaced = [with_buffers(command, buffers) for command in source.commands]
         prepared = prepared_with_buffers(source.prepared, buffers)
         if prepared is None:
             return self.record(replaced, affinity=source.affinity)

@@ -14,11 +14,17 @@ from mansard.dims import DimLike
 from mansard.ir.float12 import Float12Weight
 from mansard.ir.ops import Generic, Op
 from mansard.ir.quantised_weight import QuantisedWeight
-from mansard.ir.scalar import Apply, Gather, Index, walk
+from mansard.ir.scalar import Apply, Gather, Index, Scalar, walk
 from mansard.ir.types import Value
 from mansard.passes.layout.split_loops import split_op
 
 Stored = QuantisedWeight | Float12Weight
+
+
+def summand(op: Generic) -> Scalar:
+    """What an op adds up; where a condition chooses between that and zero, what it chooses if it holds."""
+    body = op.body
+    return body.args[1] if isinstance(body, Apply) and body.op == "select" else body
 
 
 def chooses_matrices(op: Op, value: Value) -> bool:
@@ -26,9 +32,7 @@ def chooses_matrices(op: Op, value: Value) -> bool:
     those products where a condition holds."""
     if not isinstance(op, Generic) or op.combiner != "add":
         return False
-    body = op.body
-    if isinstance(body, Apply) and body.op == "select":
-        body = body.args[1]
+    body = summand(op)
     if not isinstance(body, Apply) or body.op != "mul":
         return False
     if any(v is value and m is not None for v, m in zip(op.inputs, op.maps, strict=True)):

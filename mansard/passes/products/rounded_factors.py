@@ -24,6 +24,7 @@ from mansard.ir.quantised_weight import CODES
 from mansard.ir.scalar import Apply, Arg, Cast, Gather, Scalar, rewrite, walk
 from mansard.ir.types import IndexMap, Linear, Value
 from mansard.passes.products.activations import Activations
+from mansard.passes.products.chosen_weights import summand
 
 F32 = DType.F32
 FLOATS = frozenset({DType.F32, DType.F16, DType.BF16})
@@ -75,9 +76,7 @@ def rounded_product(op: Op, constants: Container[Value], activations: Activation
 
 def _factor(op: Generic, constants: Container[Value]) -> _Factor | None:
     """The factor of codes in a sum of products."""
-    body = op.body
-    if isinstance(body, Apply) and body.op == "select":  # zero where a condition does not hold
-        body = body.args[1]
+    body = summand(op)
     if op.combiner != "add" or not isinstance(body, Apply) or body.op != "mul" or body.dtype is not F32:
         return None
     for node, weight in (body.args, body.args[::-1]):
