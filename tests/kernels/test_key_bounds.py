@@ -12,6 +12,9 @@ from mansard.dtypes import DType
 from mansard.ir import GraphBuilder, IndexMap, Linear
 from mansard.ir.interpreter.graph import interpret
 from mansard.ir.scalar import Apply, Arg, Index
+from mansard.passes.parallel.split_attention import split_attention
+from mansard.passes.pass_manager import run_passes
+from mansard.passes.pipeline import canonical_steps
 
 F32, I64, BOOL = DType.F32, DType.I64, DType.BOOL
 RNG = np.random.default_rng(3)
@@ -54,10 +57,22 @@ def test_positions(device, rows, capacity, positions):
 
 
 @pytest.mark.parametrize("target", ["cpu", "vulkan:h200"])
-@pytest.mark.parametrize(("rows", "capacity"), [(1, 128), (1, 4096), (64, 1024)])
-def test_loops_over_keys_end_at_the_position(target, rows, capacity):
+@pytest.mark.parametrize(("rows", "capacity", "chunks"), [(1, 128, 1), (1, 4096, 103), (64, 1024, 1)])
+def test_loops_over_keys_end_at_the_position(target, rows, capacity, chunks):
     graph = lower_graph(_graph(rows, capacity), CompileOptions(targets=(target,)))
     forms = [(d, form) for d in graph.dispatches if (form := attention_form(d)) is not None]
     assert len(forms) == 1
-    (bound,) = key_bounds(AttentionNest(*forms[0]))
+    (bound,) = [bound for bound in key_bounds(AttentionNest(*forms[0])) if bound.terms]
     assert [value.name for _, value, _ in bound.terms] == ["at"]
+    assert bound.step == (1 if target == "cpu" else chunks), "keys are dealt to chunks"
+
+
+@pytest.mark.parametrize(("capacity", "workgroups"), [(600, 20), (512, 64), (700, 12)])
+@pytest.mark.parametrize("positions", [[0], [3], [31], [300], [5000], [-1], [-40], [2**62]])
+def test_keys_dealt_to_chunks(device, capacity, workgroups, positions):
+    graph = run_passes(_graph(1, capacity, len(positions)), canonical_steps())
+    parts = split_attention(graph, workgroups, one_launch=True)
+    assert parts is not graph
+    inputs = _inputs(graph, positions)
+    with compiled(parts, device) as model:
+        compare(outputs(model, inputs), interpret(graph, inputs), 1e-4, 1e-5)

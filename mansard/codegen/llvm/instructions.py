@@ -132,6 +132,9 @@ def _pick(f: FunctionEmitter, op: str, type_: KType, names: tuple[str, str], num
     if not type_.dtype.is_float:
         sign = "s" if type_.dtype.is_signed else "u"
         return f.call(name, f"llvm.{sign}{op}.{_suffix(type_)}", [f"{name} {left}", f"{name} {right}"])
+    if f.target.has_maximum and type_.dtype is DType.F32:
+        args = [f"{name} {left}", f"{name} {right}"]
+        return f.call(name, f"llvm.{op}imum.{_suffix(type_)}", args)
     # One machine instruction: it gives its second operand when either is NaN, so only a NaN on the
     # left needs handling.
     test = f.temp(f"fcmp {'olt' if op == 'min' else 'ogt'} {name} {left}, {right}")

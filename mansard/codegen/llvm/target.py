@@ -57,6 +57,11 @@ class LlvmTarget(Protocol):
     def has_rounding(self) -> bool:
         """Whether there is an instruction that rounds to an integer."""
 
+    @property
+    def has_maximum(self) -> bool:
+        """Whether there are instructions for the smaller and the larger of two f32 that give NaN if either is
+        NaN."""
+
 
 @dataclass(frozen=True)
 class CpuTarget:
@@ -132,6 +137,11 @@ class CpuTarget:
     def has_rounding(self) -> bool:
         """Whether floor, ceil, trunc and round are instructions, or short sequences of them."""
         return self.arch != "x86_64" or "sse4.1" in self.features
+
+    @property
+    def has_maximum(self) -> bool:
+        """Whether min and max of f32 that keep NaN are instructions."""
+        return self.arch == "aarch64"
 
     def kernel_target(self) -> KernelTarget:
         """What schedules see of this target.

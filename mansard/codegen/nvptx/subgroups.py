@@ -17,6 +17,8 @@ from mansard.dtypes import DType
 from mansard.errors import CodegenError
 
 _SHUFFLE = "llvm.nvvm.shfl.sync.bfly.i32"
+_REDUCE = "llvm.nvvm.redux.sync."
+"""Reductions of 32-bit integers in one instruction (PTX ISA, redux.sync)."""
 _OPS = STREAM_OPS | QUAD_OPS | {"subgroup_reduce", "subgroup_reduce_each", "subgroup_scan"}
 _VARYING = frozenset(
     {
@@ -28,14 +30,32 @@ _UNIFORM = frozenset({"subgroup_reduce"})
 
 
 def emit_reduce(f: FunctionEmitter, inst: Inst) -> None:
-    """A butterfly of shuffles; floats keep NaN whether asked to or not."""
+    """A butterfly of shuffles, which keeps NaN; one instruction where it does for the type."""
     type_, combiner = result_type(inst), inst.attrs["combiner"]
     name = f.name(inst.args[0])
+    if type_.dtype is DType.I32 and combiner in ("add", "min", "max"):
+        f.bind(inst.result, _reduced(f, combiner, name))
+        return
+    if type_.dtype is DType.F32 and combiner in ("min", "max") and inst.attrs.get("loses_nan"):
+        number = _ordered(f, f.temp(f"bitcast float {name} to i32"))
+        number = _ordered(f, _reduced(f, combiner, number))
+        f.bind(inst.result, f.temp(f"bitcast i32 {number} to float"))
+        return
     step = SUBGROUP // 2
     while step:
         name = combine(f, combiner, type_, name, _shuffled(f, type_, name, step))
         step //= 2
     f.bind(inst.result, name)
+
+
+def _reduced(f: FunctionEmitter, combiner: str, name: str) -> str:
+    return f.call("i32", f"{_REDUCE}{combiner}", [f"i32 {name}", "i32 -1"])
+
+
+def _ordered(f: FunctionEmitter, bits: str) -> str:
+    """The bits of a float as a signed integer of the same order, or back."""
+    sign = f.temp(f"ashr i32 {bits}, 31")
+    return f.temp(f"xor i32 {bits}, {f.temp(f'and i32 {sign}, {0x7FFFFFFF}')}")
 
 
 def emit_reduce_each(f: FunctionEmitter, inst: Inst, thread: str) -> None:

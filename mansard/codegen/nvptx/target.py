@@ -27,6 +27,7 @@ class PtxTarget:
     """That with special care for subnormals; `function.PtxEmitter` converts without."""
     has_fma: bool = True
     has_rounding: bool = True
+    has_maximum: bool = True
 
 
 HOPPER = PtxTarget("sm_90a", "+ptx80")

@@ -49,6 +49,33 @@ def test_workgroup_memory_barriers_and_subgroups():
     assert text.index("bar.warp.sync") < text.index("ld.shared.b32") < text.index("bar.sync 0")
 
 
+@pytest.mark.parametrize(
+    ("combiner", "loses_nan", "redux", "shuffles"),
+    [
+        ("max", True, ["max.s32"], 0),
+        ("min", True, ["min.s32"], 0),
+        ("max", False, [], 5),
+        ("add", False, [], 5),
+    ],
+)
+def test_reductions_of_floats_over_a_subgroup(combiner, loses_nan, redux, shuffles):
+    b = builder()
+    value = b.subgroup_reduce(combiner, b.load(b.bindings[0], b.local_id(0)), loses_nan=loses_nan)
+    b.store(b.bindings[2], b.local_id(0), b.cast(value, DType.BF16))
+    text = ptx(b.build())
+    assert re.findall(r"redux\.sync\.(\S+)", text) == redux
+    assert len(re.findall(r"shfl\.sync", text)) == shuffles
+    assert text.count("max.NaN.f32") == (5 if (combiner, loses_nan) == ("max", False) else 0)
+
+
+@pytest.mark.parametrize("combiner", ["add", "min", "max"])
+def test_reductions_of_integers_over_a_subgroup(combiner):
+    b = builder(source=DType.I32)
+    value = b.subgroup_reduce(combiner, b.load(b.bindings[0], b.local_id(0)))
+    b.store(b.bindings[2], b.local_id(0), b.cast(b.cast(value, DType.F32), DType.BF16))
+    assert re.findall(r"redux\.sync\.(\S+)", ptx(b.build())) == [f"{combiner}.s32"]
+
+
 def product(dtype, steps=None, along="depth"):
     b = builder(warpgroups.THREADS, source=dtype)
     memory = b.shared(DType.F32, warpgroups.SHARED_BYTES // 4)

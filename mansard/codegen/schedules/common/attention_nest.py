@@ -199,16 +199,18 @@ def fold_parts(
     block: int,
     inits: Sequence[KValue],
     step: Callable[[KValue, KValue, Sequence[KValue]], Sequence[KValue]],
+    start: int = 0,
 ) -> Sequence[KValue]:
-    """`each_part` with loop-carried values, which ``step(first, count, values)`` maps to the next ones."""
+    """`each_part` with loop-carried values, which ``step(first, count, values)`` maps to the next ones.
+    ``start``: the first key, of keys that lie in one part."""
     b, ev = frame.b, frame.ev
     parts = nest.parts()
     blocks = {nest.key_loop: block} if len(parts) < 2 and block & (block - 1) == 0 else {}
-    if len(parts) == 1 and b.constant_value(end) == nest.extents[nest.key_loop] == block:
+    if not start and len(parts) == 1 and b.constant_value(end) == nest.extents[nest.key_loop] == block:
         with ev.scope():  # a single block needs no loop
             return step(b.idx(0), b.idx(block), inits)
     if len(parts) < 2:
-        bounds: list[tuple[KValue, KValue, LoopPiece | None]] = [(b.idx(0), end, None)]
+        bounds: list[tuple[KValue, KValue, LoopPiece | None]] = [(b.idx(start), end, None)]
     else:
         tops = [frame.minimum(b.idx(part.upper), end) for part in parts]
         bounds = [(b.idx(part.lower), top, part) for part, top in zip(parts, tops, strict=True)]

@@ -2,7 +2,7 @@
 
 A bound is the first key that a row does not see. It is affine in the loops (one more than the row's index, if
 a mask is causal), plus numbers that the kernel reads: the position that a step of decoding has reached, for
-each sequence.
+each sequence. A loop that runs along every n-th key ends at an n-th of that.
 """
 
 from __future__ import annotations
@@ -26,10 +26,12 @@ _FAR = 1 << 30
 
 @dataclass(frozen=True)
 class KeyBound:
-    """``linear`` plus, for every term, a sign times the element of a buffer at an address."""
+    """``linear`` plus, for every term, a sign times the element of a buffer at an address; all of it divided
+    by ``step`` and rounded up."""
 
     linear: Linear
     terms: tuple[tuple[int, Value, Linear], ...] = ()
+    step: int = 1
 
     def plus(self, other: KeyBound, sign: int = 1) -> KeyBound:
         """The sum, or the difference."""
@@ -94,12 +96,13 @@ def _affine_bounds(
     if a is None or c is None:
         return []
     difference = c.plus(a, -1)  # visible keys have difference > 0, or >= 0
-    if dict(difference.linear.terms).get(nest.key_loop) != -1:
+    step = dict(difference.linear.terms).get(nest.key_loop, 0)
+    if not isinstance(step, int) or step >= 0:
         return []
-    rest = difference.linear.plus(Linear.dim(nest.key_loop))
+    rest = difference.linear.plus(Linear.dim(nest.key_loop, -step))
     if node.op in ("le", "ge"):
         rest = Linear(rest.terms, dims.add(rest.offset, 1))
-    return [KeyBound(rest, difference.terms)]
+    return [KeyBound(rest, difference.terms, -step)]
 
 
 def _sum(nest: AttentionNest, op: Generic, node: Scalar, index: tuple[Linear, ...]) -> KeyBound | None:
@@ -193,6 +196,9 @@ def last_bound(
             total = b.add(total, b.mul(ev.loops[loop], ev.dim(coefficient)))
         else:
             return None
+    if end.step > 1:
+        total = b.binary("max", b.add(total, b.idx(end.step - 1)), b.idx(0))
+        total = b.binary("div", total, b.idx(end.step))
     return total
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import array
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from mansard.drivers.vulkan import vk
@@ -46,6 +46,7 @@ _ACCESSES = _by_kinds(
 _EVERYTHING = vk.VK_PIPELINE_STAGE_2_ALL_COMMANDS_BIT
 _TIMES = (_EVERYTHING, _STAGES[COMPUTE], _STAGES[TRANSFER], _EVERYTHING)
 """The stage whose end a timestamp waits for: Vulkan takes one, and all of them hold up the device longer."""
+_BARRIER_WORDS = 5
 _HOST = vk.VK_PIPELINE_STAGE_2_HOST_BIT
 _HOST_ACCESSES = vk.VK_ACCESS_2_HOST_READ_BIT | vk.VK_ACCESS_2_HOST_WRITE_BIT
 
@@ -194,12 +195,53 @@ def record(words: Sequence[int], recording: RecordingStruct) -> int:
 
 def joined_words(parts: Sequence[Sequence[int]]) -> list[int]:
     """What `CommandStream.finish` gave for several streams, one behind the other. In place of the barriers to
-    the host and back between two of them stands one from the work before to the work behind."""
+    the host and back between two of them stands one from the work before to the work behind, or none where
+    copies end the one and begin the other that may run in any order."""
     words: list[int] = []
     for part in parts:
-        if words and part:
-            words[-2:] = part[3:5]
-            words += part[5:]
-        else:
+        if not words or not part:
             words += part
+            continue
+        begins = next(iter(_barriers(part)[1:-1]), None)
+        ends = next(reversed(_barriers(words)[1:-1]), None)
+        if begins is not None and ends is not None:
+            before, behind = words[ends + _BARRIER_WORDS : -_BARRIER_WORDS], part[_BARRIER_WORDS:begins]
+            if _independent_copies(before, behind):
+                words[-_BARRIER_WORDS:] = part[_BARRIER_WORDS:]
+                continue
+        words[-2:] = part[3:5]
+        words += part[_BARRIER_WORDS:]
     return words
+
+
+def _commands(words: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """The code of each command, and the bounds of its operands."""
+    at = 0
+    while at < len(words):
+        start, at = at + 1, at + 1 + (words[at] >> 8)
+        yield words[start - 1] & 255, start, at
+
+
+def _barriers(words: Sequence[int]) -> list[int]:
+    """Where a stream's barriers are; the first and the last one are the host's."""
+    return [start - 1 for code, start, _ in _commands(words) if code == BARRIER]
+
+
+def _independent_copies(first: Sequence[int], second: Sequence[int]) -> bool:
+    """Whether these are copies, none of which writes what one of the others reads or writes."""
+    sides = [[(code, words[start:end]) for code, start, end in _commands(words)] for words in (first, second)]
+    if any(code != COPY for side in sides for code, _ in side):
+        return False
+
+    def touched(operands: Sequence[int]) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+        source, target, source_offset, target_offset, size = operands
+        return (source, source_offset, source_offset + size), (target, target_offset, target_offset + size)
+
+    def overlap(a: tuple[int, int, int], b: tuple[int, int, int]) -> bool:
+        return a[0] == b[0] and a[1] < b[2] and b[1] < a[2]
+
+    pairs = [(touched(a), touched(b)) for _, a in sides[0] for _, b in sides[1]]
+    return not any(
+        overlap(a_target, b_source) or overlap(a_target, b_target) or overlap(a_source, b_target)
+        for (a_source, a_target), (b_source, b_target) in pairs
+    )

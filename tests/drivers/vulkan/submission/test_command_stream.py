@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from mansard.drivers.vulkan import vk
 from mansard.drivers.vulkan.submission.command_stream import (
     BARRIER,
@@ -142,3 +144,42 @@ def test_joined_streams_have_one_barrier_between_them() -> None:
     assert barriers == [(HOST, SHADER), (SHADER, COPIES), (COPIES, SHADER), (SHADER, HOST)]
     assert joined_words([]) == joined_words([parts[1]]) == []
     assert joined_words([parts[1], parts[0]]) == parts[0]
+
+
+def _step(given: int, token: int, at: int = 10) -> list[int]:
+    """A copy of ``given`` to buffer ``at``, work, and a copy from buffer 11 to ``token``."""
+    stream = CommandStream()
+    for copy in ((given, at, 0, 0, 8), None, (11, token, 0, 0, 8)):
+        stream.begin("", TRANSFER if copy else COMPUTE)
+        if copy:
+            stream.copy(*copy)
+        else:
+            stream.launch(1, (1, 1, 1), 32, [])
+        stream.end("")
+        stream.barrier()
+    return stream.finish()
+
+
+def test_copies_that_end_and_begin_joined_streams_have_no_barrier_between_them() -> None:
+    words = joined_words([_step(1, 12), _step(2, 13), _step(3, 14)])
+    commands = parse(words)
+    step = [COPY, BARRIER, LAUNCH, BARRIER, COPY]
+    assert [kind for kind, _ in commands] == [BARRIER, *step, *step, *step, BARRIER]
+    stages = [(words[0], words[2]) for kind, words in commands if kind == BARRIER]
+    inner = [(COPIES, SHADER), (SHADER, COPIES)] * 3
+    assert stages == [(HOST, SHADER | COPIES), *inner, (SHADER | COPIES, HOST)]
+    assert [words[0] for kind, words in commands if kind == COPY] == [1, 11, 2, 11, 3, 11]
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        (_step(1, 12), _step(12, 13)),  # reads what was written
+        (_step(1, 10), _step(2, 13)),  # writes what was written
+        (_step(1, 12), _step(2, 13, at=11)),  # writes what is read
+    ],
+)
+def test_copies_that_depend_on_each_other_keep_the_barrier(steps: tuple[list[int], list[int]]) -> None:
+    kinds = [kind for kind, _ in parse(joined_words(steps))]
+    assert kinds.count(BARRIER) == 7
+    assert kinds[5:8] == [COPY, BARRIER, COPY]

@@ -10,7 +10,8 @@ of its own, of which it loads several at a time, and its own maxima and sums, wi
         p[key, row] = exp(mask(score) - top[row])          an invocation for each
         out[row] = out[row] * scale[row] + sum(key) p[key, row] * v[key]
 
-At the end the subgroups' results are combined as those of parts of the keys are.
+A subgroup that the first block leaves no key does nothing there. At the end the subgroups' results are
+brought to one maximum, and added up.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from mansard.codegen.schedules.common.attention_nest import (
     fold_parts,
 )
 from mansard.codegen.schedules.common.base import Frame, divides, estimate
+from mansard.codegen.schedules.common.key_bounds import key_bounds
 from mansard.codegen.schedules.common.online_softmax import LOWEST, divided, larger, reciprocal
 from mansard.codegen.schedules.gpu.attention.tile_rows import TileRows
 from mansard.codegen.schedules.gpu.attention.work_split import VECTOR
@@ -105,9 +107,12 @@ class DirectAttention(TileRows):
         b, self.size = self.b, frame.target.subgroup[0]
         self.tile, self.b.subgroup = tile, self.size
         self.block = tile.keys * SUBGROUPS
-        together = len(nest.parts()) < 2
-        self.whole = together and divides(nest.extents[nest.key_loop], self.block)
-        self.single = together and dims.bounds(nest.extents[nest.key_loop])[1] <= self.block
+        self.parts = len(nest.parts())
+        together = self.parts < 2
+        length = nest.extents[nest.key_loop]
+        self.whole = together and divides(length, self.block) and not key_bounds(nest)
+        """Whether all blocks are full. Where they end at a position, keys beyond it are not read."""
+        self.single = together and dims.bounds(length)[1] <= self.block
         """Whether there is no more than one block of keys."""
         self.key_vectors, self.value_vectors = (n // (VECTOR * self.size) for n in (self.depth, self.columns))
         self.pairs = tile.keys * tile.rows
@@ -137,25 +142,37 @@ class DirectAttention(TileRows):
         """All rows of the bound heads."""
         b, rows = self.b, self.tile.rows
         self.first = b.idx(0)
-        self.queries: list[list[KValue]] = []
-        if not self.single:
-            self._load_queries()
+        end = self.last_key()
         zero = b.const(0.0, F32, VECTOR)
-        inits = [b.const(LOWEST, F32)] * rows + [b.const(0.0, F32)] * rows
-        inits += [zero] * (rows * self.value_vectors)
-        ends = fold_parts(self.frame, self.nest, self.last_key(), self.block, inits, self._block)
-        self._finish(ends[:rows], ends[rows : 2 * rows], ends[2 * rows :])
+        values: Sequence[KValue] = [b.const(LOWEST, F32)] * rows + [b.const(0.0, F32)] * rows
+        values = [*values, *[zero] * (rows * self.value_vectors)]
+        start = 0
+        if not self.copied:
+            self.queries = self._load_queries()
+        elif self.parts < 2:
+            first = self.frame.minimum(end, b.idx(self.block))
+            values = fold_parts(self.frame, self.nest, first, self.block, values, self._first_block)
+            start = self.block
+        else:
+            self._copy_queries()
+        if not (self.single and start):
+            values = fold_parts(self.frame, self.nest, end, self.block, values, self._block, start)
+        self._finish(values[:rows], values[rows : 2 * rows], values[2 * rows :])
 
-    def _load_queries(self) -> None:
+    def _copy_queries(self) -> None:
+        """Copy all rows to workgroup memory."""
+        b, vectors = self.b, self.depth // VECTOR
+        count = b.idx(self.tile.rows * vectors)
+        with b.for_(b.local_id(0), count, b.idx(SUBGROUPS * self.size)) as loop, self.ev.scope():
+            row, vector = self.frame.decode(loop.index, (self.tile.rows, vectors))
+            self.bind_row(row)
+            b.store(self.memory, loop.index, self._read_query(vector))
+        b.barrier()
+
+    def _load_queries(self) -> list[list[KValue]]:
         """An invocation's elements of all rows."""
         b, vectors = self.b, self.depth // VECTOR
-        if self.copied:
-            count = b.idx(self.tile.rows * vectors)
-            with b.for_(b.local_id(0), count, b.idx(SUBGROUPS * self.size)) as loop, self.ev.scope():
-                row, vector = self.frame.decode(loop.index, (self.tile.rows, vectors))
-                self.bind_row(row)
-                b.store(self.memory, loop.index, self._read_query(vector))
-            b.barrier()
+        queries = list[list[KValue]]()
         for number in range(self.tile.rows):
             with self.ev.scope():
                 read, place = self._read_query, b.idx(number * vectors)
@@ -163,7 +180,8 @@ class DirectAttention(TileRows):
                     read = functools.partial(self._read_copied, place)
                 else:
                     self.bind_row(b.idx(number))
-                self.queries.append(self._elements(self.key_vectors, read))
+                queries.append(self._elements(self.key_vectors, read))
+        return queries
 
     def _read_copied(self, line: KValue, vector: KValue) -> KValue:
         return self.b.load(self.memory, self.b.add(line, vector))
@@ -190,26 +208,55 @@ class DirectAttention(TileRows):
         near = self.frame.minimum(place, b.sub(count, b.idx(1)))
         return b.add(first, near), b.compare("lt", place, count)
 
-    def _block(self, first: KValue, count: KValue, carried: Sequence[KValue]) -> Sequence[KValue]:
-        b, rows = self.b, self.tile.rows
+    def _first_block(self, first: KValue, count: KValue, carried: Sequence[KValue]) -> Sequence[KValue]:
+        return self._block(first, count, carried, is_first=True)
+
+    def _block(
+        self, first: KValue, count: KValue, carried: Sequence[KValue], *, is_first: bool = False
+    ) -> Sequence[KValue]:
+        b = self.b
         keys = self._lines(first, count, self.key_vectors, self._read_key)
         values = self._lines(first, count, self.value_vectors, self._read_value)
-        if self.single:
-            self._load_queries()  # behind the requests of all else
-        scores = self._scores(keys)
-        tops, totals, scales = self._softmax(first, count, scores, carried[:rows], carried[rows : 2 * rows])
-        sums = [
-            b.mul(v, b.splat(scales[n // self.value_vectors], VECTOR))
-            for n, v in enumerate(carried[2 * rows :])
-        ]
+        # Behind the requests of all else, for the queries are the last to be known.
+        if is_first and self.copied:
+            self._copy_queries()
+        if self.whole or not is_first:
+            return self._sums(first, count, keys, values, carried, is_first)
+        taken = b.compare("lt", b.mul(self.number, b.idx(self.tile.keys)), count)
+        with b.for_(0, b.select(taken, b.idx(1), b.idx(0)), inits=carried) as loop, self.ev.scope():
+            loop.yield_(*self._sums(first, count, keys, values, loop.carried, is_first))
+        return loop.results
+
+    def _sums(
+        self,
+        first: KValue,
+        count: KValue,
+        keys: Sequence[Sequence[KValue]],
+        values: Sequence[Sequence[KValue]],
+        carried: Sequence[KValue],
+        is_first: bool,
+    ) -> Sequence[KValue]:
+        """The maxima, sums and weighted sums with those of a block. The first block's need no others."""
+        b, rows = self.b, self.tile.rows
+        queries = self._load_queries() if self.copied else self.queries
+        scores = self._masked_scores(first, count, self._scores(queries, keys))
+        tops = self._tops(scores, carried[:rows])
+        self._store_powers(scores, tops)
+        totals, sums = list(carried[rows : 2 * rows]), list(carried[2 * rows :])
+        if not is_first:
+            scales = [exp_below_zero(b, b.sub(old, top)) for old, top in zip(carried, tops, strict=False)]
+            totals = [b.mul(total, scale) for total, scale in zip(totals, scales, strict=True)]
+            sums = [b.mul(v, b.splat(scales[n // self.value_vectors], VECTOR)) for n, v in enumerate(sums)]
         base = b.mul(self.number, b.idx(self.rounds * self.size))
         for number, value in enumerate(values):
             for row in range(rows):
-                place = b.add(base, b.idx(number * rows + row))
-                power = b.splat(b.load(self.powers, place), VECTOR)
+                power = b.load(self.powers, b.add(base, b.idx(number * rows + row)))
+                begun = number > 0 or not is_first
+                totals[row] = b.add(totals[row], power) if begun else power
+                wide = b.splat(power, VECTOR)
                 for at, vector in enumerate(value):
                     here = row * self.value_vectors + at
-                    sums[here] = b.fma(power, vector, sums[here])
+                    sums[here] = b.fma(wide, vector, sums[here]) if begun else b.mul(wide, vector)
         b.barrier("subgroup")  # exponentials are read before the next ones are stored
         return [*tops, *totals, *sums]
 
@@ -224,7 +271,7 @@ class DirectAttention(TileRows):
                 lines.append(self._elements(vectors, read))
         return lines
 
-    def _scores(self, keys: Sequence[Sequence[KValue]]) -> list[KValue]:
+    def _scores(self, queries: Sequence[Sequence[KValue]], keys: Sequence[Sequence[KValue]]) -> list[KValue]:
         """Those of an invocation's pairs, of which each subgroup computes all."""
         b, lowest, scores = self.b, self.b.const(LOWEST, F32), []
         pairs = [divmod(number, self.tile.rows) for number in range(self.pairs)]
@@ -232,7 +279,7 @@ class DirectAttention(TileRows):
             score = None
             for start in range(0, min(self.size, self.pairs - first), TOGETHER):
                 group = pairs[first + start : first + min(start + TOGETHER, self.size)]
-                parts = [self._dot(self.queries[row], keys[key]) for key, row in group]
+                parts = [self._dot(queries[row], keys[key]) for key, row in group]
                 parts += [b.const(0.0, F32)] * ((1 << (len(parts) - 1).bit_length()) - len(parts))
                 these = b.subgroup_reduce_each("add", parts)
                 here = b.compare("ge", self.lane, b.idx(start))
@@ -249,48 +296,37 @@ class DirectAttention(TileRows):
         return self.vector(self.nest.weighted, self.form.value, self.loops.column, self.columns, vector)
 
     def _dot(self, left: Sequence[KValue], right: Sequence[KValue]) -> KValue:
-        b = self.b
-        total = b.mul(left[0], right[0])
-        for x, y in zip(left[1:], right[1:], strict=True):
-            total = b.fma(x, y, total)
-        return b.reduce("add", total)
+        b, total = self.b, None
+        for x, y in zip(left, right, strict=True):
+            for lane in range(VECTOR):
+                a, c = b.extract(x, lane), b.extract(y, lane)
+                total = b.mul(a, c) if total is None else b.fma(a, c, total)
+        assert total is not None
+        return total
 
-    def _softmax(
-        self,
-        first: KValue,
-        count: KValue,
-        scores: Sequence[KValue],
-        before: Sequence[KValue],
-        totals: Sequence[KValue],
-    ) -> tuple[list[KValue], list[KValue], list[KValue]]:
-        """The new maxima and sums of rows, and the scales of the old sums; the exponentials go to workgroup
-        memory. ``scores`` are those of its pairs."""
-        b, rows = self.b, range(self.tile.rows)
-        lowest, zero = b.const(LOWEST, F32), b.const(0.0, F32)
-        masked = [self._masked(first, count, score, n) for n, score in enumerate(scores)]
-        of_row = [[b.compare("eq", row, b.idx(r)) for r in rows] for _, row, _ in self.mine]
-        tops = []
-        for r in rows:
+    def _masked_scores(self, first: KValue, count: KValue, scores: Sequence[KValue]) -> list[KValue]:
+        return [self._masked(first, count, score, n) for n, score in enumerate(scores)]
+
+    def _tops(self, scores: Sequence[KValue], before: Sequence[KValue]) -> list[KValue]:
+        """The new maxima of rows. ``scores`` are those of an invocation's pairs."""
+        b, lowest, tops = self.b, self.b.const(LOWEST, F32), []
+        for r, old in enumerate(before):
             top = lowest
-            for here, score in zip(of_row, masked, strict=True):
-                top = larger(b, top, b.select(here[r], score, lowest))
-            tops.append(larger(b, before[r], b.subgroup_reduce("max", top, loses_nan=True)))
-        scales = [exp_below_zero(b, b.sub(old, top)) for old, top in zip(before, tops, strict=True)]
-        powers = []
-        for here, score, (_, _, inside) in zip(of_row, masked, self.mine, strict=True):
+            for (_, row, _), score in zip(self.mine, scores, strict=True):
+                top = larger(b, top, b.select(b.compare("eq", row, b.idx(r)), score, lowest))
+            tops.append(larger(b, old, b.subgroup_reduce("max", top, loses_nan=True)))
+        return tops
+
+    def _store_powers(self, scores: Sequence[KValue], tops: Sequence[KValue]) -> None:
+        """Store the exponentials of an invocation's pairs in workgroup memory."""
+        b, base = self.b, self.b.mul(self.number, self.b.idx(self.rounds * self.size))
+        for number, (score, (_, row, inside)) in enumerate(zip(scores, self.mine, strict=True)):
+            here = [b.compare("eq", row, b.idx(r)) for r in range(self.tile.rows)]
             power = exp_below_zero(b, b.sub(score, self._chosen(here, tops)))
-            powers.append(power if inside is None else b.select(inside, power, zero))
-        base = b.mul(self.number, b.idx(self.rounds * self.size))
-        for number, power in enumerate(powers):
+            if inside is not None:
+                power = b.select(inside, power, b.const(0.0, F32))
             b.store(self.powers, b.add(base, b.add(self.lane, b.idx(number * self.size))), power)
         b.barrier("subgroup")
-        after = []
-        for r in rows:
-            total = zero
-            for here, power in zip(of_row, powers, strict=True):
-                total = b.add(total, b.select(here[r], power, zero))
-            after.append(b.fma(totals[r], scales[r], b.subgroup_reduce("add", total)))
-        return tops, after, scales
 
     def _chosen(self, here: Sequence[KValue], values: Sequence[KValue]) -> KValue:
         chosen = values[-1]
@@ -312,30 +348,46 @@ class DirectAttention(TileRows):
 
     # The result -----------------------------------------------------------------------------
     def _finish(self, tops: Sequence[KValue], totals: Sequence[KValue], sums: Sequence[KValue]) -> None:
-        """Combine the subgroups' maxima and sums, and store the results. There is memory for the sums of half
-        of the subgroups: those of the others are added to these."""
+        """Add up the subgroups' sums for the largest of their maxima, and store the results. There is memory
+        for the sums of half of the subgroups: those of the others are added to these."""
         b, ev, rows = self.b, self.ev, self.tile.rows
-        line, half = b.mul(self.number, b.idx(rows)), b.idx(SUBGROUPS // 2)
+        half = b.idx(SUBGROUPS // 2)
         with b.if_(b.compare("eq", self.lane, b.idx(0))):
             for r in range(rows):
-                b.store(self.tops, b.add(line, b.idx(r)), tops[r])
-                b.store(self.totals, b.add(line, b.idx(r)), totals[r])
-        upper = b.compare("ge", self.number, half)
-        with b.if_(upper), ev.scope():
-            self._store_sums(b.sub(self.number, half), sums)
+                b.store(self.tops, self._statistic(b.idx(r), self.number), tops[r])
+        b.barrier()
+        scales = [exp_below_zero(b, b.sub(top, self._top(b.idx(r)))) for r, top in enumerate(tops)]
+        sums = [b.mul(v, b.splat(scales[n // self.value_vectors], VECTOR)) for n, v in enumerate(sums)]
+        with b.if_(b.compare("eq", self.lane, b.idx(0))):
+            for r in range(rows):
+                total = b.mul(totals[r], scales[r])
+                b.store(self.totals, self._statistic(b.idx(r), self.number), total)
+        with b.if_(b.compare("ge", self.number, half)), ev.scope():
+            for place, value in zip(self._places(b.sub(self.number, half)), sums, strict=True):
+                b.store(self.sums, place, value)
         b.barrier()
         with b.if_(b.compare("lt", self.number, half)), ev.scope():
-            other = b.add(self.number, half)
-            self._store_sums(self.number, self._joined(tops, sums, other))
+            for place, value in zip(self._places(self.number), sums, strict=True):
+                b.store(self.sums, place, b.add(b.load(self.sums, place), value))
         b.barrier()
         vectors = self.columns // VECTOR
         with b.for_(b.local_id(0), b.idx(rows * vectors), b.idx(SUBGROUPS * self.size)) as loop, ev.scope():
             row, vector = self.frame.decode(loop.index, (rows, vectors))
             self._store_row(row, vector)
 
-    def _store_sums(self, line: KValue, sums: Sequence[KValue]) -> None:
-        for place, value in zip(self._places(line), sums, strict=True):
-            self.b.store(self.sums, place, value)
+    def _statistic(self, row: KValue, subgroup: KValue | int) -> KValue:
+        """The place of a row's maximum or sum in a subgroup."""
+        b = self.b
+        number = b.idx(subgroup) if isinstance(subgroup, int) else subgroup
+        return b.add(b.mul(row, b.idx(SUBGROUPS)), number)
+
+    def _top(self, row: KValue) -> KValue:
+        """The largest of the subgroups' maxima of a row."""
+        b = self.b
+        tops = [b.load(self.tops, self._statistic(row, g)) for g in range(SUBGROUPS)]
+        while len(tops) > 1:
+            tops = [larger(b, low, high) for low, high in zip(tops[::2], tops[1::2], strict=True)]
+        return tops[0]
 
     def _places(self, line: KValue) -> list[KValue]:
         """Where the sums of an invocation lie in a subgroup's part of the memory."""
@@ -345,33 +397,17 @@ class DirectAttention(TileRows):
         starts = [b.add(b.mul(line, b.idx(vectors)), mine) for line in lines]
         return [b.add(start, b.idx(at)) for start in starts for at in range(self.value_vectors)]
 
-    def _joined(self, tops: Sequence[KValue], sums: Sequence[KValue], other: KValue) -> list[KValue]:
-        """A subgroup's sums with those of another, for the larger maximum of both."""
-        b, rows = self.b, self.tile.rows
-        places, joined = self._places(self.number), []
-        for r in range(rows):
-            theirs = b.load(self.tops, b.add(b.mul(other, b.idx(rows)), b.idx(r)))
-            top = larger(b, tops[r], theirs)
-            mine, scale = (b.splat(exp_below_zero(b, b.sub(t, top)), VECTOR) for t in (tops[r], theirs))
-            here = range(r * self.value_vectors, (r + 1) * self.value_vectors)
-            joined += [b.fma(b.load(self.sums, places[n]), scale, b.mul(sums[n], mine)) for n in here]
-        return joined
-
     def _store_row(self, row: KValue, vector: KValue) -> None:
         """Add up a vector of a row's sums, and store it."""
-        b, ev, rows, half = self.b, self.ev, self.tile.rows, SUBGROUPS // 2
-        places = [b.add(row, b.idx(g * rows)) for g in range(SUBGROUPS)]
-        tops = [b.load(self.tops, place) for place in places]
-        pairs = [larger(b, low, high) for low, high in zip(tops[:half], tops[half:], strict=True)]
-        top = functools.reduce(lambda x, y: larger(b, x, y), pairs)
-        total, value = b.const(0.0, F32), b.const(0.0, F32, VECTOR)
-        for place, high in zip(places, tops, strict=True):
-            total = b.fma(b.load(self.totals, place), exp_below_zero(b, b.sub(high, top)), total)
-        for place, high in zip(places[:half], pairs, strict=True):
-            part = b.load(self.sums, b.add(b.mul(place, b.idx(self.columns // VECTOR)), vector))
-            value = b.fma(b.splat(exp_below_zero(b, b.sub(high, top)), VECTOR), part, value)
+        b, ev, rows = self.b, self.ev, self.tile.rows
+        totals = [b.load(self.totals, self._statistic(row, g)) for g in range(SUBGROUPS)]
+        total = functools.reduce(b.add, totals)
+        lines = [b.add(row, b.idx(g * rows)) for g in range(SUBGROUPS // 2)]
+        vectors = b.idx(self.columns // VECTOR)
+        parts = [b.load(self.sums, b.add(b.mul(line, vectors), vector)) for line in lines]
+        value = functools.reduce(b.add, parts)
         with b.if_(b.compare("eq", vector, b.idx(0))), ev.scope():
-            self.store_statistics(row, top, total)
+            self.store_statistics(row, self._top(row), total)
         if self.form.partial is None:
             share = reciprocal(self.frame, self.nest, total)
             value = divided(b, self.nest, value, share, total)

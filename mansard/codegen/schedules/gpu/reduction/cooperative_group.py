@@ -23,19 +23,32 @@ def subgroup_size(target: KernelTarget) -> int | None:
 
 
 class Scratch:
-    """Shared memory for reductions, one array per element type; writers first wait for previous readers."""
+    """Shared memory for exchanges between invocations, two arrays per element type and size in turn: what is
+    read in one exchange is overwritten in the one after the next, behind the barrier of the next.
+    """
 
     def __init__(self, b: KernelBuilder) -> None:
         self.b = b
-        self._arrays: dict[DType, SharedMemory] = {}
-        self._sizes: dict[DType, int] = {}
+        self._arrays: dict[tuple[DType, int, int], SharedMemory] = {}
+        self._exchanges: int | None = None
+
+    def start_row(self) -> None:
+        """A row begins. Until the next one, exchanges follow each other in straight-line code."""
+        self._exchanges = 0
+
+    def exchange(self) -> None:
+        """An exchange begins: invocations may write to the `array`, and read it behind a barrier."""
+        if not self._exchanges:
+            self.b.barrier()  # the previous row's have been read, or this one's where their order is unknown
+        if self._exchanges is not None:
+            self._exchanges += 1
 
     def array(self, dtype: DType, size: int) -> SharedMemory:
-        """The array of a type. The size must be the same for all uses of a kernel."""
-        if dtype not in self._arrays:
-            self._arrays[dtype] = self.b.shared(dtype, size)
-        assert self._arrays[dtype].size == size
-        return self._arrays[dtype]
+        """The exchange's array of a type and size."""
+        key = dtype, size, (self._exchanges or 0) % 2
+        if key not in self._arrays:
+            self._arrays[key] = self.b.shared(dtype, size)
+        return self._arrays[key]
 
 
 class CooperativeGroup:
@@ -49,6 +62,10 @@ class CooperativeGroup:
         self.alone = alone
         self.lane = b.subgroup_place("subgroup_lane") if alone else b.local_id(0)
         self._scratch = Scratch(b)
+
+    def start_row(self) -> None:
+        """A row begins: until the next call, `combine` is called in straight-line code."""
+        self._scratch.start_row()
 
     def is_first(self) -> KValue:
         """Whether this invocation stores a row's single values."""
@@ -77,8 +94,8 @@ class CooperativeGroup:
         b = self.b
         # A subgroup of unknown size may be a single invocation.
         max_subgroups = -(-self.width // (size or max(1, self.target.subgroup[0])))
+        self._scratch.exchange()
         shared = self._scratch.array(partial.type.dtype, max_subgroups)
-        b.barrier()  # all invocations have read the previous contents
         with b.if_(b.compare("eq", b.subgroup_place("subgroup_lane"), b.idx(0))):
             b.store(shared, b.subgroup_place("subgroup_id"), partial)
         b.barrier()
@@ -94,8 +111,8 @@ class CooperativeGroup:
 
     def _tree(self, combiner: str, value: KValue) -> KValue:
         b, width = self.b, self.width
+        self._scratch.exchange()
         shared = self._scratch.array(value.type.dtype, width)
-        b.barrier()
         b.store(shared, self.lane, value)
         b.barrier()
         count = width

@@ -141,6 +141,7 @@ class Rows:
                 row = self.frame.minimum(row, ev.dim(dims.add(self.rows, -1)))
         if self.groups:
             self.frame.bind_flat(self.groups, row)
+        self.group.start_row()
         self._load_ahead()
         for root in self.nest.roots:
             if root.reduces:

@@ -11,6 +11,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from functools import partial
+from functools import reduce as folded
+from typing import NamedTuple
 
 from mansard import dims
 from mansard.codegen.kernel import KValue
@@ -29,6 +31,7 @@ from mansard.codegen.schedules.gpu.ahead import load_ahead, plain_reads
 from mansard.codegen.schedules.gpu.reduction.cooperative_group import Scratch
 from mansard.codegen.schedules.gpu.reduction.fold import Fold
 from mansard.dtypes import DType
+from mansard.ir.ops import Op
 from mansard.ir.types import Value
 
 WORKGROUP = 128
@@ -56,6 +59,14 @@ def is_strided(nest: Nest, root: Root) -> bool:
 def schedule(nest: Nest, target: KernelTarget, name: str) -> Scheduled:
     """The kernel of strided reductions: vectors of neighbouring rows, each shared by a few invocations."""
     return _StridedRows(nest, target, name).run()
+
+
+class _Partial(NamedTuple):
+    """An invocation's state of a reduction."""
+
+    root: Root
+    fold: Fold
+    state: Sequence[KValue]
 
 
 class _StridedRows:
@@ -156,11 +167,19 @@ class _StridedRows:
         totals = dict.fromkeys(estimate(self.nest.total(root.inner)) for root in held)
         self._elements = {total: self._elements_of(total) for total in totals}
         self._load_ahead()
+        self._scratch.start_row()
+        begun = list[_Partial]()
+        """Reductions whose slices are not combined yet: one exchange does for all that do not read each
+        other."""
         for root in self.nest.roots:
+            if begun and (not root.reduces or self._reads(root, begun)):
+                self._finish(begun, inside)
+                begun = []
             if root.reduces:
-                self._reduce(root, inside)
+                begun.append(self._reduce(root))
             else:
                 self._store(root, inside)
+        self._finish(begun, inside)
 
     def _load_ahead(self) -> None:
         """Request what the reductions of a row read before the first one has to be waited for."""
@@ -175,7 +194,36 @@ class _StridedRows:
             for _ in self._each(root):
                 load_ahead(ev, reads)
 
-    def _reduce(self, root: Root, inside: KValue | None) -> None:
+    def _reads(self, root: Root, begun: Sequence[_Partial]) -> bool:
+        """Whether a root depends on the result of one of these."""
+        results = {part.root.op.output for part in begun}
+        stack, seen = list[Op]([root.op]), set[Value]()
+        while stack:
+            for value in stack.pop().inputs:
+                if value in results:
+                    return True
+                op = self.nest.producers.get(value)
+                if op is not None and value not in seen:
+                    seen.add(value)
+                    stack.append(op)
+        return False
+
+    def _finish(self, begun: Sequence[_Partial], inside: KValue | None) -> None:
+        """Combine the slices of reductions, and store those that are results."""
+        plain = [part for part in begun if not part.fold.is_arg]
+        combined = self._combine([(part.fold.combiner, part.state[0]) for part in plain])
+        results = dict(zip((part.root for part in plain), combined, strict=True))
+        for root, fold, state in begun:
+            if root not in results:
+                results[root] = fold.result(
+                    state, lambda combiner, value: self._combine([(combiner, value)])[0]
+                )
+            self.ev.reduced[root.op] = results[root]
+            if root.stores:
+                self._store_one(root, results[root], inside)
+
+    def _reduce(self, root: Root) -> _Partial:
+        """What an invocation has of a reduction."""
         b, ev, groups = self.b, self.ev, self.inner[root]
         fold = Fold(self.frame, root, self.lanes)
         if self._is_held(root):
@@ -194,10 +242,7 @@ class _StridedRows:
             state = reduce.loops(
                 self.frame, groups, fold.start(b.idx(0)), lambda carried: fold.step(carried, b.idx(0))
             )
-        result = fold.result(state, self._combine)
-        ev.reduced[root.op] = result
-        if root.stores:
-            self._store_one(root, result, inside)
+        return _Partial(root, fold, state)
 
     def _is_held(self, root: Root) -> bool:
         """Whether an invocation keeps its elements of a row in registers."""
@@ -236,28 +281,36 @@ class _StridedRows:
                 elements.append((last, b.compare("lt", place, b.idx(total))))
         return elements
 
-    def _combine(self, combiner: str, value: KValue) -> KValue:
-        """Combine the slices' results for each row."""
-        if self.slices == 1:
-            return value
+    def _combine(self, values: Sequence[tuple[str, KValue]]) -> list[KValue]:
+        """Combine the slices' results of reductions for each row."""
+        if self.slices == 1 or not values:
+            return [value for _, value in values]
         b, lanes, width = self.b, self.lanes, self.columns * self.slices
-        shared = self._scratch.array(value.type.dtype, width * lanes)
-        b.barrier()  # all invocations have read the previous contents
-        for k in range(lanes):
-            b.store(shared, b.add(self.lane, b.idx(k * width)), b.extract(value, k))
+        types = [value.type.dtype for _, value in values]
+        self._scratch.exchange()
+        arrays = {
+            dtype: self._scratch.array(dtype, types.count(dtype) * width * lanes)
+            for dtype in dict.fromkeys(types)
+        }
+        bases = [types[:n].count(dtype) * width * lanes for n, dtype in enumerate(types)]
+        for base, (_, value) in zip(bases, values, strict=True):
+            for k in range(lanes):
+                place = b.add(self.lane, b.idx(base + k * width))
+                b.store(arrays[value.type.dtype], place, b.extract(value, k))
         b.barrier()
-        # A few reads cost less than the barriers of a tree.
-        totals = []
-        for k in range(lanes):
-            total = b.load(shared, b.add(self.column, b.idx(k * width)))
-            for other in range(1, self.slices):
-                place = b.add(self.column, b.idx(k * width + other * self.columns))
-                total = b.binary(combiner, total, b.load(shared, place))
-            totals.append(total)
-        vector = b.splat(totals[0], lanes)
-        for k in range(1, lanes):
-            vector = b.insert(vector, totals[k], k)
-        return vector
+        combined = []
+        for base, (combiner, value) in zip(bases, values, strict=True):
+            shared, totals = arrays[value.type.dtype], []
+            # A few reads cost less than the barriers of a tree.
+            for k in range(lanes):
+                places = [base + k * width + n * self.columns for n in range(self.slices)]
+                parts = [b.load(shared, b.add(self.column, b.idx(place))) for place in places]
+                totals.append(folded(partial(b.binary, combiner), parts))
+            vector = b.splat(totals[0], lanes)
+            for k in range(1, lanes):
+                vector = b.insert(vector, totals[k], k)
+            combined.append(vector)
+        return combined
 
     def _store(self, root: Root, inside: KValue | None) -> None:
         b, ev, groups = self.b, self.ev, self.inner[root]
