@@ -82,6 +82,13 @@ class AttentionForm:
         return self.key_dim(self.scores)
 
     @property
+    def is_cyclic(self) -> bool:
+        """Whether it has every n-th key of a buffer: a chunk of keys that are distributed cyclically."""
+        reads = [m for i in operands(self.key) if (m := self.scores.maps[i]) is not None]
+        steps = (dict(r.terms).get(self.scores_key, 1) for m in reads for r in m.results)
+        return any(step != 1 for step in steps)
+
+    @property
     def depth(self) -> int:
         """Elements of a query and of a key."""
         depth = self.scores.extents[-1]

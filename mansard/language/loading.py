@@ -15,6 +15,7 @@ from mansard.language.cache_size import check_cache_size
 from mansard.language.compilation import CHUNK, PROPOSALS, compile_language_model, trained_positions
 from mansard.language.description import Description
 from mansard.language.language_model import LanguageModel
+from mansard.language.methods import Methods
 from mansard.language.speculation.opening import LOOKUP
 from mansard.language.tokenizer import Tokenizer, find_tokenizer, load_tokenizer
 
@@ -30,9 +31,9 @@ def load_lm(
     *,
     devices: str | Sequence[str] | None = None,
     context: int | None = None,
-    chunk: int = CHUNK,
+    chunk: int | None = None,
     fixed_chunk: bool = False,
-    sequences: int = 1,
+    sequences: int | None = None,
     cache_positions: int | None = None,
     dtype: str | None = None,
     cache_dtype: str | None = None,
@@ -46,7 +47,7 @@ def load_lm(
     logprobs: bool = False,
     draft: str | os.PathLike[str] | LanguageModel | None = None,
     draft_devices: str | Sequence[str] | None = None,
-    proposals: int = PROPOSALS,
+    proposals: int | None = None,
     cache: bool = True,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> LanguageModel:
@@ -54,9 +55,9 @@ def load_lm(
     compiled, or an artifact that `LanguageModel.save` wrote.
 
     ``devices`` are those of `mansard.compile`. The cache holds ``context`` positions (by default 4096, or
-    those the model was trained on if fewer); prompts are read in pieces of up to ``chunk`` tokens, with
+    those the model was trained on if fewer); prompts are read in pieces of up to ``chunk`` tokens (512), with
     ``fixed_chunk`` in pieces of just so many (padded, for NPUs that take fixed shapes). Up to
-    ``sequences`` texts are generated at a time, each with a cache of its own; or all share
+    ``sequences`` texts (1) are generated at a time, each with a cache of its own; or all share
     ``cache_positions`` positions, of which each takes pages of 128 as it grows, and texts that begin equally
     have these pages in common (docs/language-models.md). ``dtype`` and ``cache_dtype`` (f32, f16, bf16; the
     latter also int8, with a scale for each position and head) are the types of activations and of the cache,
@@ -64,7 +65,7 @@ def load_lm(
     ``path`` is used, and a model without one works on token numbers. ``logprobs`` compiles a model that
     gives the log-probabilities of tokens to those who ask for them.
 
-    ``draft`` proposes tokens of which the model verifies up to ``proposals`` in one call
+    ``draft`` proposes tokens of which the model verifies up to ``proposals`` (7) in one call
     (`LanguageModel.generate`): ``"ngram"`` (what followed the same words before), or a smaller model of the
     same vocabulary, as a path or opened already; one that is named is opened for ``draft_devices``, by
     default those of the model.
@@ -77,8 +78,9 @@ def load_lm(
     `LanguageModel.expert_counts`, or a file of `numpy.save`); another device computes the rest at the same
     time.
 
-    An artifact is as it was compiled: ``chunk``, ``sequences``, ``proposals`` and ``logprobs`` are then what
-    it has, and other options that say how a checkpoint is compiled are an InputError.
+    An artifact is as it was compiled: ``context``, ``chunk``, ``sequences``, ``proposals`` and ``logprobs``
+    are what it has. Another value for one of these is an InputError, and so is any other option that says
+    how a checkpoint is compiled.
 
     Raises ImportModelError for a checkpoint that cannot be read or whose architecture is not known,
     ArtifactError for a damaged artifact, OutOfMemoryError for weights or a cache that do not fit a device.
@@ -86,9 +88,9 @@ def load_lm(
     place = Path(path)
     if not place.exists():
         raise InputError(f"{path} does not exist: load_lm takes a folder, a .gguf file or an artifact")
-    if draft is not None and sequences > 1:
+    if draft is not None and sequences not in (None, 1):
         raise InputError("a draft is for a model of one sequence (sequences=1)")
-    if not place.is_dir() and place.suffix != ".gguf":
+    if not is_checkpoint(place):
         compiled = {
             "dtype": dtype, "cache_dtype": cache_dtype, "cache_positions": cache_positions,
             "fixed_chunk": fixed_chunk or None, "quantize": quantize, "memory": memory,
@@ -101,18 +103,25 @@ def load_lm(
                 f"{path} is an artifact, for which all was decided when it was compiled: "
                 f"{', '.join(given)}: for checkpoints only"
             )
-        model = _artifact(place, devices, context)
+        wanted = {
+            "context": context,
+            "chunk": chunk,
+            "sequences": sequences,
+            "proposals": proposals,
+            "logprobs": logprobs or None,
+        }
+        model = _artifact(place, devices, wanted)
         return _with_draft(model, _opened(tokenizer), draft, draft_devices or devices, cache)
     opened = find_tokenizer(place) if tokenizer is None else _opened(tokenizer)
     model = compile_language_model(
         place,
         devices=devices,
         context=context,
-        chunk=chunk,
+        chunk=CHUNK if chunk is None else chunk,
         fixed_chunk=fixed_chunk,
-        sequences=sequences,
+        sequences=1 if sequences is None else sequences,
         cache_positions=cache_positions,
-        proposals=0 if draft is None else proposals,
+        proposals=0 if draft is None else PROPOSALS if proposals is None else proposals,
         dtype=dtype,
         cache_dtype=cache_dtype,
         quantize=quantize,
@@ -130,12 +139,25 @@ def load_lm(
     return lm
 
 
-def _artifact(path: Path, devices: str | Sequence[str] | None, context: int | None) -> Model:
+def is_checkpoint(path: Path) -> bool:
+    """Whether a path is one of a checkpoint, which is compiled, not of an artifact."""
+    return path.is_dir() or path.suffix == ".gguf"
+
+
+def _artifact(path: Path, devices: str | Sequence[str] | None, wanted: Mapping[str, object]) -> Model:
+    """The model of an artifact; raises InputError where it was compiled with other options than are wanted
+    (None: any)."""
     model = load(path, devices)
     try:
-        held = Description.from_info(model.plan.info).context
-        if context not in (None, held):
-            raise InputError(f"{path} was compiled for a context of {held} positions, not {context}")
+        info = Description.from_info(model.plan.info)
+        held = {name: getattr(info, name) for name in ("context", "chunk", "sequences", "proposals")}
+        held["logprobs"] = Methods(model).scores
+        for name, value in wanted.items():
+            if value not in (None, held[name]):
+                raise InputError(
+                    f"{path} was compiled with {name}={held[name]}, not {value}: leave {name} out, or "
+                    "compile the checkpoint again"
+                )
     except BaseException:
         model.close()
         raise
@@ -170,9 +192,9 @@ def _draft(
     place = Path(path)
     if not place.exists():
         raise InputError(f"draft={shown(path)} is neither {LOOKUP!r} nor the path of a language model")
-    context = None
-    if place.is_dir() or place.suffix == ".gguf":
-        context = min(target.context, trained_positions(place))
+    if not is_checkpoint(place):
+        return load_lm(place, devices=devices, cache=cache)
+    context = min(target.context, trained_positions(place))
     return load_lm(place, devices=devices, context=context, chunk=target.chunk, cache=cache)
 
 

@@ -64,12 +64,13 @@ def test_loops_over_keys_end_at_the_position(target, rows, capacity, chunks):
     assert len(forms) == 1
     (bound,) = [bound for bound in key_bounds(AttentionNest(*forms[0])) if bound.terms]
     assert [value.name for _, value, _ in bound.terms] == ["at"]
-    assert bound.step == (1 if target == "cpu" else chunks), "keys are dealt to chunks"
+    assert bound.step == (1 if target == "cpu" else chunks), "keys are distributed cyclically"
+    assert forms[0][1].is_cyclic == (bound.step > 1)
 
 
 @pytest.mark.parametrize(("capacity", "workgroups"), [(600, 20), (512, 64), (700, 12)])
 @pytest.mark.parametrize("positions", [[0], [3], [31], [300], [5000], [-1], [-40], [2**62]])
-def test_keys_dealt_to_chunks(device, capacity, workgroups, positions):
+def test_keys_distributed_cyclically(device, capacity, workgroups, positions):
     graph = run_passes(_graph(1, capacity, len(positions)), canonical_steps())
     parts = split_attention(graph, workgroups, one_launch=True)
     assert parts is not graph

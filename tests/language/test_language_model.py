@@ -202,6 +202,16 @@ def test_an_artifact_generates_the_same(on_cpu, greedy, tmp_path):
         assert ids(loaded.generate(PROMPT, 20)) == greedy
 
 
+def test_an_artifact_is_as_it_was_compiled(on_cpu, tmp_path):
+    path, held = tmp_path / "lm.mansard", on_cpu.description
+    on_cpu.save(path)
+    same = {name: getattr(held, name) for name in ("context", "chunk", "sequences", "proposals")}
+    mansard.load_lm(path, **same).close()
+    for name, value in {**same, "logprobs": 0}.items():
+        with pytest.raises(mansard.InputError, match=f"compiled with {name}=.*, not .*leave {name} out"):
+            mansard.load_lm(path, **{name: value + 1})
+
+
 def test_a_cpu_has_each_weight_once_where_the_checkpoint_is_mapped(on_cpu, folder):
     list(on_cpu.generate(PROMPT, 3))
     kinds = Counter()

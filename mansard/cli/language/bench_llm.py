@@ -35,9 +35,13 @@ def bench_llm(
         str, typer.Option("--prompts", metavar="N,…", help="Lengths of prompts, in tokens.")
     ] = "32,128,512",
     sequences: Annotated[
-        str,
-        typer.Option("--sequences", metavar="N,…", help="Texts generated at a time; each is compiled anew."),
-    ] = "1,8",
+        str | None,
+        typer.Option(
+            "--sequences",
+            metavar="N,…",
+            help="Texts generated at a time; each is compiled anew. Default: 1,8, or what an artifact has.",
+        ),
+    ] = None,
     concurrency: Annotated[
         str | None,
         typer.Option("--concurrency", metavar="N,…", help="Texts requested at once. Default: --sequences."),
@@ -56,11 +60,15 @@ def bench_llm(
 ) -> None:
     """Time a language model with random prompts: time to the first token, tokens a second, memory."""
     from mansard.language.benchmark import measure
+    from mansard.language.loading import is_checkpoint
 
     weights = quantisation(quantize, quantize_activations)
-    lengths, batches = numbers("--prompts", prompts), numbers("--sequences", sequences)
+    lengths = numbers("--prompts", prompts)
     wanted = numbers("--concurrency", concurrency) if concurrency else None
-    context = max(lengths) + new_tokens if context is None else context
+    batches: list[int | None] = [*numbers("--sequences", sequences)] if sequences else [None]
+    if is_checkpoint(model):
+        batches = batches if sequences else [1, 8]
+        context = max(lengths) + new_tokens if context is None else context
     rows: list[Measurement] = []
     memory: dict[str, Any] = {}
     about: dict[str, Any] = {}
@@ -71,10 +79,10 @@ def bench_llm(
                 if not about:
                     about = machine(lm)
                     out.show(f"{about['cpu']}, {about['cores']} cores; {', '.join(about['devices'])}")
-                batch = lm.description.sequences  # an artifact has its own
+                texts = lm.description.sequences
                 for length in lengths:
-                    rows += [measure(lm, length, each, new_tokens, runs) for each in wanted or [batch]]
-                memory[str(batch)] = lm.memory().devices
+                    rows += [measure(lm, length, each, new_tokens, runs) for each in wanted or [texts]]
+                memory[str(texts)] = lm.memory().devices
         out.show(table(rows))
         for count, devices in memory.items():
             held = (f"{name} {si(sum(uses.values()), 'B')}" for name, uses in devices.items())

@@ -49,7 +49,12 @@ CacheTypeOption = Annotated[
     str | None, typer.Option("--cache-dtype", help="Element type of the cache: f32, f16, bf16 or int8.")
 ]
 SequencesOption = Annotated[
-    int, typer.Option("--sequences", min=1, help="Texts generated at a time, each with a cache of its own.")
+    int | None,
+    typer.Option(
+        "--sequences",
+        min=1,
+        help="Texts generated at a time, each with a cache of its own. Default: 8, or what an artifact has.",
+    ),
 ]
 CachePositionsOption = Annotated[
     int | None,

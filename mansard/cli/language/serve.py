@@ -23,13 +23,16 @@ from mansard.cli.language.options import (
 from mansard.cli.models import DeviceOption
 from mansard.errors import InputError
 
+_SEQUENCES = 8
+"""Texts that the model of a checkpoint generates at a time by default."""
+
 
 def serve(
     model: ModelArgument,
     host: Annotated[str, typer.Option(help="The address to listen on; 0.0.0.0 for all.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 8000,
     device: DeviceOption = None,
-    sequences: SequencesOption = 8,
+    sequences: SequencesOption = None,
     context: ContextOption = None,
     cache_positions: CachePositionsOption = None,
     chunk: ChunkOption = None,
@@ -58,13 +61,19 @@ def serve(
         typer.Option("--drain-seconds", min=0.0, help="How long texts may go on when the server is to end."),
     ] = 30.0,
     logprobs: Annotated[
-        bool, typer.Option(help="Compile what requests for log-probabilities need as well.")
-    ] = True,
+        bool | None,
+        typer.Option(
+            "--logprobs/--no-logprobs",
+            help="Compile what requests for log-probabilities need. Default: yes, or as an artifact is.",
+        ),
+    ] = None,
     log_level: Annotated[
         str, typer.Option("--log-level", help="critical, error, warning, info, debug or trace.")
     ] = "info",
 ) -> None:
     """Serve a language model over HTTP, with OpenAI's API."""
+    from mansard.language.loading import is_checkpoint
+
     try:
         from mansard.serving.options import ServerOptions
         from mansard.serving.server import Server, listen
@@ -79,6 +88,9 @@ def serve(
         drain_seconds=drain_seconds,
     )
     weights = quantisation(quantize, quantize_activations)
+    if is_checkpoint(model):
+        sequences = _SEQUENCES if sequences is None else sequences
+        logprobs = True if logprobs is None else logprobs
     socket = listen(host, port)  # before the model is compiled, which may take long
     with socket, opened(
         model, device, context, cache_dtype,

@@ -31,7 +31,6 @@ from mansard.codegen.schedules.common.attention_nest import (
     distribute,
 )
 from mansard.codegen.schedules.common.base import Frame, Scheduled, estimate, power_of_two_below
-from mansard.codegen.schedules.common.key_bounds import key_bounds
 from mansard.codegen.schedules.gpu.attention import matrix, matrix_tiles
 from mansard.codegen.schedules.gpu.attention.direct import (
     DirectAttention,
@@ -90,11 +89,11 @@ def schedule(
 
 def _in_one_launch(nest: AttentionNest, target: KernelTarget) -> bool:
     """Whether the target may run a kernel without matrices in one launch with others, and there are so few
-    keys that this is faster, or these are dealt to chunks, which have few up to high positions. Steps of
-    Qwen3-0.6B with caches of 2,120 and 4,200 positions take 846 and 935 us on an H200, with matrices 990 and
-    1,220."""
+    keys that this is faster, or the chunk is one of a cyclic distribution, which has few keys up to high
+    positions. Steps of Qwen3-0.6B with caches of 2,120 and 4,200 positions take 846 and 935 us on an H200,
+    with matrices 990 and 1,220."""
     few = estimate(nest.extents[nest.key_loop]) <= FEW_KEYS
-    return PTX_FEATURE in target.features and (few or any(end.step > 1 for end in key_bounds(nest)))
+    return PTX_FEATURE in target.features and (few or nest.form.is_cyclic)
 
 
 def _direct(
