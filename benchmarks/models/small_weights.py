@@ -1,13 +1,13 @@
 """Qwen3 decoders beside llama.cpp on CPUs, at the same width of weights: in turn, the shortest of all rounds.
 
     python -m benchmarks.models.small_weights [--model qwen3-moe] [--kind int4] [--activations] [--threads 2]
-        [--clock wall] [--rounds 3] [--folder .cache/bench/small-weights] [--json FILE]
+        [--clock wall] [--rounds 3] [--prompt 128] [--folder .cache/bench/small-weights] [--json FILE]
         [--llama-python .cache/bench/venvs/llama.cpp/bin/python]
 
 Random weights in true shapes, of Qwen3-0.6B, of two layers of Qwen3-30B-A3B, or of six with a quarter of
 their experts, of which half as many are chosen. bf16 and float12 are beside BF16, int8 beside Q8_0, int4
 beside Q4_0; ``--activations`` also rounds what weights are multiplied with to 8 bits, as llama.cpp does.
-Every measurement is a process of its own: prefill of 128 tokens, then single tokens behind them, in
+Every measurement is a process of its own: prefill of ``--prompt`` tokens, then single tokens behind them, in
 milliseconds, and the peak of its resident memory. ``--clock cpu`` counts the process's CPU time, which other
 processes take less from.
 
@@ -36,6 +36,8 @@ from benchmarks.kernels.decode_gpu import MODELS as DENSE
 from benchmarks.models.random_checkpoint import write_checkpoint
 
 PROMPT, TOKENS, REPEATS = 128, 8, 3
+CHUNK = 512
+"""The most tokens of a prompt that are read at a time, by both."""
 CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
 TYPES = {"bf16": "BF16", "float12": "BF16", "int8": "Q8_0", "int4": "Q4_0"}
 """What llama.cpp has beside a kind of weights."""
@@ -58,15 +60,15 @@ def peak_mb() -> float:
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024 / 1e6
 
 
-def ours(artifact: str, clock: Callable[[], float]) -> Times:
-    """Milliseconds of prefill and of a token."""
+def ours(artifact: str, length: int, clock: Callable[[], float]) -> Times:
+    """Milliseconds of prefill of so many tokens, and of a token."""
     from mansard.language import load_lm
 
     lm = load_lm(artifact, devices="cpu")
     random, vocabulary = np.random.default_rng(0), lm.description.vocabulary
     prefill, decode = [], []
     for _ in range(REPEATS):
-        prompt = random.integers(0, vocabulary, PROMPT).tolist()
+        prompt = random.integers(0, vocabulary, length).tolist()
         tokens = lm.generate(prompt, 3 * TOKENS + 2, stop_at_end=False)
         prefill.append(_took(clock, lambda tokens=tokens: next(tokens)))
         steps = [_took(clock, lambda tokens=tokens: [next(tokens) for _ in range(TOKENS)]) for _ in range(3)]
@@ -80,9 +82,10 @@ from pathlib import Path
 import numpy as np
 from llama_cpp import Llama
 {inspect.getsource(peak_mb)}
-path, threads, clock = sys.argv[1], int(sys.argv[2]), getattr(time, sys.argv[3])
-model = Llama(path, n_ctx=512, n_batch=256, n_threads=threads, n_threads_batch=threads, verbose=False)
-prompt = np.random.default_rng(1).integers(0, model.n_vocab(), {PROMPT}).tolist()
+path, threads, clock, length = sys.argv[1], int(sys.argv[2]), getattr(time, sys.argv[3]), int(sys.argv[4])
+context, batch = max(512, length + 64), min({CHUNK}, max(256, length))
+model = Llama(path, n_ctx=context, n_batch=batch, n_threads=threads, n_threads_batch=threads, verbose=False)
+prompt = np.random.default_rng(1).integers(0, model.n_vocab(), length).tolist()
 model.eval(prompt)
 def took(past, tokens):
     model.n_tokens = past
@@ -90,7 +93,7 @@ def took(past, tokens):
     model.eval(tokens)
     return (clock() - begin) * 1e3
 prefill = min(took(0, prompt) for _ in range({REPEATS}))
-decode = min(sum(took({PROMPT} + n, [5]) for n in range({TOKENS})) / {TOKENS} for _ in range({3 * REPEATS}))
+decode = min(sum(took(length + n, [5]) for n in range({TOKENS})) / {TOKENS} for _ in range({3 * REPEATS}))
 print(json.dumps({{"prefill_ms": prefill, "decode_ms": decode, "peak_mb": peak_mb()}}))
 """
 
@@ -108,7 +111,7 @@ def _child(command: list[str], threads: int) -> Times:
     return result
 
 
-def prepared(folder: Path, model: str, kind: str, activations: bool) -> tuple[Path, Path]:
+def prepared(folder: Path, model: str, kind: str, activations: bool, length: int) -> tuple[Path, Path]:
     """The artifact and the GGUF file of a kind of weights, made of one checkpoint where they are missing."""
     config, folder = dict(MODELS[model]), folder / model
     checkpoint = folder / "checkpoint"
@@ -118,7 +121,8 @@ def prepared(folder: Path, model: str, kind: str, activations: bool) -> tuple[Pa
     other = folder / f"{TYPES[kind]}.gguf"
     if not other.exists():
         write_gguf(other, config, _tensors(checkpoint), TYPES[kind])
-    artifact = folder / f"{kind}{'-a8' if activations else ''}.mansard"
+    suffix = ("-a8" if activations else "") + (f"-{length}" if length != PROMPT else "")
+    artifact = folder / f"{kind}{suffix}.mansard"
     if not artifact.exists():
         import mansard
 
@@ -127,7 +131,8 @@ def prepared(folder: Path, model: str, kind: str, activations: bool) -> tuple[Pa
             how = mansard.quantize(kind)
         elif kind != "bf16":
             how = mansard.quantize(kind, group_size=32, activations="int8" if activations else None)
-        with mansard.load_lm(checkpoint, devices="cpu", context=512, chunk=PROMPT, quantize=how) as lm:
+        sizes = {"context": max(512, length + 64), "chunk": min(CHUNK, length)}
+        with mansard.load_lm(checkpoint, devices="cpu", quantize=how, **sizes) as lm:
             lm.save(artifact)
     return artifact, other
 
@@ -149,22 +154,26 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--clock", default="wall", choices=CLOCKS)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--prompt", type=int, default=PROMPT)
     parser.add_argument("--folder", type=Path, default=Path(".cache/bench/small-weights"))
     parser.add_argument("--llama-python", default=".cache/bench/venvs/llama.cpp/bin/python")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--measure", metavar="ARTIFACT", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
-        print(json.dumps(ours(options.measure, CLOCKS[options.clock])))
+        print(json.dumps(ours(options.measure, options.prompt, CLOCKS[options.clock])))
         return
-    artifact, other = prepared(options.folder, options.model, options.kind, options.activations)
+    artifact, other = prepared(
+        options.folder, options.model, options.kind, options.activations, options.prompt
+    )
     clock = options.clock
     module = [sys.executable, "-m", "benchmarks.models.small_weights", "--clock", clock]
+    module += ["--prompt", str(options.prompt)]
     commands = {
         "mansard": [*module, "--measure", str(artifact)],
         "llama.cpp": [options.llama_python, "-c", LLAMA, str(other), str(options.threads)],
     }
-    commands["llama.cpp"].append(CLOCKS[clock].__name__)
+    commands["llama.cpp"] += [CLOCKS[clock].__name__, str(options.prompt)]
     best: dict[str, Times] = {}
     result: dict[str, object] = {}
     for _ in range(options.rounds):
@@ -177,6 +186,7 @@ def main() -> None:
             "kind": options.kind,
             "activations": options.activations,
             "threads": options.threads,
+            "prompt": options.prompt,
         }
         result |= {"clock": clock, **best, "ratio": ratios}
         print(json.dumps(result), flush=True)

@@ -124,6 +124,7 @@ def compile_language_model(
         _element_type("cache_dtype", cache_dtype, CACHE_TYPES),
         unpack=quantisation is not None and not stored,
         pages=pages,
+        heads_first=bool(_on_cpus({WHOLE: targets})),
     )
     placing = _placement(placement, memory)
     info: dict[str, str] = {}

@@ -188,7 +188,8 @@ def _join(
 
 
 def _domain(groups: Groups, source: Group, rows: Value, op: Scatter) -> tuple[DimLike, ...] | None:
-    """The loops of a group, divided so that none runs over the ends of rows; None where that cannot be."""
+    """The loops of a group, divided so that none runs over the ends of rows; None where that cannot be, and
+    where it would divide a product's columns, whose weights are laid out along all of these."""
     producer = groups.producers[rows]
     assert isinstance(producer, Generic)
     updates = op.inputs[2].type.shape
@@ -199,6 +200,8 @@ def _domain(groups: Groups, source: Group, rows: Value, op: Scatter) -> tuple[Di
     loops = tuple(d for d in (*source.domain, *inner) if not dims.is_one(d))
     whole = refine(loops, shape)
     if whole is None or (inner and whole[len(whole) - len(inner) :] != inner):
+        return None
+    if source.kind == "contraction" and whole != loops:
         return None
     return whole[: len(whole) - len(inner)]
 

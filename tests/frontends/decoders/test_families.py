@@ -23,16 +23,49 @@ def graph_of(folder, **options):
     return build_decoder(checkpoint, describe(checkpoint.config), DecoderOptions(**options))
 
 
+@pytest.mark.parametrize("heads_first", [False, True])
 @pytest.mark.parametrize("variation", VARIATIONS)
-def test_logits_in_two_pieces_match_transformers(variation, tmp_path):
+def test_logits_in_two_pieces_match_transformers(variation, heads_first, tmp_path):
     module = write_decoder(tmp_path, variation)
     ids = np.random.default_rng(0).integers(0, 97, 20)
     expected = reference_logits(module, ids)
-    graph, states = graph_of(tmp_path, context=32, length=Dim("length", 1, 16), all_logits=True), {}
+    options = {"length": Dim("length", 1, 16), "all_logits": True, "heads_first": heads_first}
+    graph, states = graph_of(tmp_path, context=32, **options), {}
     (head,) = interpret(graph, {"tokens": ids[None, :13], "positions": np.array([0])}, states)
     (tail,) = interpret(graph, {"tokens": ids[None, 13:], "positions": np.array([13])}, states)
     ours = np.concatenate([head[0], tail[0]])
     assert np.abs(ours - expected).max() / np.abs(expected).max() < 3e-6
+
+
+@pytest.mark.parametrize("variation", ["llama", "gemma2", "lfm2"])
+@pytest.mark.parametrize(
+    ("options", "inputs"),
+    [
+        ({}, {}),
+        ({"cache_dtype": DType.I8}, {}),
+        ({"sequences": 2}, {"slot": np.array([1])}),
+        ({"sequences": 2, "pages": 3, "context": 256}, {"slot": np.array([0]), "pages": np.array([[2, 0]])}),
+        (
+            {"sequences": 2, "cache_dtype": DType.I8, "pages": 2},
+            {"slot": np.array([1]), "pages": np.array([[1]])},
+        ),
+    ],
+)
+def test_the_order_of_dims_in_caches_changes_no_bit(options, inputs, variation, tmp_path):
+    write_decoder(tmp_path, variation)
+    ids, results = np.random.default_rng(0).integers(0, 97, 12), []
+    options = {"context": 32, "length": Dim("length", 1, 16), "all_logits": True, **options}
+    for heads_first in (False, True):
+        graph, states = graph_of(tmp_path, **options, heads_first=heads_first), {}
+        known = {value.name for value in graph.inputs}
+        given = {name: value for name, value in inputs.items() if name in known}
+        for start, end in ((0, 7), (7, 8), (8, 12)):
+            call = {"tokens": ids[None, start:end], "positions": np.array([start]), **given}
+            results.append(interpret(graph, call, states)[0])
+        caches = [s.before.type.shape for s in graph.states if s.before.name.endswith("keys")]
+        assert all(len(shape) == (4 if heads_first else 3) for shape in caches)
+    for before, after in zip(results[:3], results[3:], strict=True):
+        np.testing.assert_array_equal(before, after)
 
 
 @pytest.mark.parametrize("variation", ["lfm2-biased", "lfm2_moe", "qwen3_moe-mixed"])
@@ -78,7 +111,7 @@ def test_a_part_of_each_head_is_rotated(tmp_path):
     builder = GraphBuilder("rotation")
     x = builder.input("x", (1, 3, 2, 8), DType.F32)
     positions = builder.input("positions", (1,), DType.I64)
-    sequence = Sequence(1, 3, 16, positions, positions, 1)
+    sequence = Sequence(1, 3, 16, positions, 1)
     writer = Writer(builder, checkpoint, DType.F32)
     attention = Attention(writer, sequence, DType.F32, NormSettings(1e-6, 0.0, False))
     graph = builder.build([attention.rotated(x, mixer.rotary)])

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from mansard import dims
 from mansard.codegen.kernel import KValue, SharedMemory
+from mansard.codegen.loop_nest import Root
 from mansard.codegen.math.exponential import exp_below_zero
 from mansard.codegen.schedules.common.attention_nest import (
     AttentionLoops,
@@ -23,6 +24,7 @@ from mansard.codegen.schedules.common.key_bounds import key_bounds, last_bound
 from mansard.codegen.schedules.common.online_softmax import LOWEST, divided, larger, reciprocal, store_results
 from mansard.codegen.schedules.common.transpose import sum_each
 from mansard.dtypes import DType
+from mansard.ir.scalar import Scalar
 
 BLOCK = 256
 """Keys per block, whose scores are held in scratch."""
@@ -31,6 +33,9 @@ STRIP = 32
 """Keys whose values are added up for all columns before those of the next ones, while they are in the first
 cache."""
 LINE = 64
+AHEAD = 32
+"""Keys that are fetched into the caches so long before their scores are computed (Zen 4, 2,000 positions of
+Qwen3-0.6B: 0.93 of the time that its attention takes without)."""
 
 
 class AlongKeys:
@@ -124,8 +129,10 @@ class AlongKeys:
         with b.for_(b.idx(0), count, b.idx(keys)) as loop, ev.scope():
             start = b.add(first, loop.index)
             near = [self.frame.minimum(b.add(start, b.idx(i)), last) if i else start for i in range(keys)]
-            for key in near:
-                self._prefetch_values(key)
+            for i, key in enumerate(near):
+                self._prefetch(self.nest.weighted, self.form.value, self.loops.column, key)
+                ahead = self.frame.minimum(b.add(start, b.idx(i + AHEAD)), last)
+                self._prefetch(self.nest.scores, self.form.key, [self.nest.depth_loop], ahead)
             with b.for_(0, self.depth, lanes, inits=[zero] * (self.rows * keys)) as step:
                 out: list[KValue] = []
                 queries = [
@@ -143,22 +150,23 @@ class AlongKeys:
                 sums = sum_each(b, [step.results[i * self.rows + r] for i in range(keys)])
                 b.store(self.scores, b.add(b.idx(r * self.stride), loop.index), sums)
 
-    def _prefetch_values(self, key: KValue) -> None:
-        """Fetch the values of a key whose score is computed, where they lie in a buffer at an affine place:
-        memory is read meanwhile, which takes as long as the products (Zen 3, 140 keys: 0.7 of the time)."""
-        b, ev, columns = self.b, self.ev, self.loops.column
-        if columns is None:
+    def _prefetch(self, root: Root, side: Scalar, along: Group | None, key: KValue) -> None:
+        """Fetch a key or its value, where it lies in a buffer at an affine place: memory is read meanwhile,
+        which takes as long as the products (Zen 3, 140 keys: values 0.7 of the time)."""
+        b, ev = self.b, self.ev
+        if along is None:
             return
-        for read in self.nest.part_reads(self.nest.weighted, self.form.value)[0]:
+        extent = dims.bounds(self.nest.total(along))[1]
+        for read in self.nest.part_reads(root, side)[0]:
             size = read.value.type.dtype.bits // 8
-            if read.address is None or not size or dict(read.address.terms).get(columns[-1]) != 1:
+            if read.address is None or not size or dict(read.address.terms).get(along[-1]) != 1:
                 continue
             with ev.scope():
                 ev.vector = None
                 ev.bind([self.nest.key_loop], key)
-                ev.bind(columns, b.idx(0))
+                ev.bind(along, b.idx(0))
                 place, _ = ev.linear(read.address)
-            for at in range(0, self.columns, LINE // size):
+            for at in range(0, extent, LINE // size):
                 b.prefetch(b.bindings[ev.binding_of[read.value]], b.add(place, b.idx(at)))
 
     def _address(self, memory: SharedMemory, base: int, index: KValue, lanes: int) -> KValue:

@@ -8,29 +8,30 @@ from dataclasses import dataclass, field
 from mansard.dims import DimLike
 from mansard.dtypes import DType
 from mansard.frontends.decoders.architecture import AttentionLayer
+from mansard.frontends.decoders.layers.cache_rows import cache_rows
 from mansard.frontends.decoders.layers.norm import NormSettings
 from mansard.frontends.decoders.layers.pages import PAGE, page_of
 from mansard.frontends.decoders.layers.writer import Writer, add, cast, mul
 from mansard.frontends.decoders.rotary import Rotary
 from mansard.ir.scalar import Apply, Arg, Cast, Const, Gather, Index, Scalar
-from mansard.ir.types import Constant, IndexMap, Linear, Value
+from mansard.ir.types import Constant, IndexMap, Linear, Location, Value
 
 
 @dataclass(frozen=True)
 class Sequence:
     """Where the new tokens of a call stand: ``positions`` (B) is the position of the first of ``length`` new
-    tokens of each of ``batch`` sequences, ``rows`` (B * S, 2) the cache row of each new token. The caches
-    hold ``capacity`` positions of ``slots`` sequences; ``slot`` (B) says which these are, None: all, in
-    order. ``last`` (1) is the index of the last new token that is not padding; None: all are tokens. With
-    ``proposals``, only the end of the call knows ``last``: layers whose states cannot go back append to
-    ``kept`` what updates them then. With a ``table`` (B, ceil(capacity / PAGE)) the caches are ``pages``
-    pages that all sequences share, and it says which of them are whose."""
+    tokens of each of ``batch`` sequences. The caches hold ``capacity`` positions of ``slots`` sequences;
+    ``slot`` (B) says which these are, None: all, in order. ``last`` (1) is the index of the last new token
+    that is not padding; None: all are tokens. With ``proposals``, only the end of the call knows ``last``:
+    layers whose states cannot go back append to ``kept`` what updates them then. With a ``table`` (B,
+    ceil(capacity / PAGE)) the caches are ``pages`` pages that all sequences share, and it says which of them
+    are whose. With ``heads_first`` the caches have all positions of one head (of a sequence, or of a page)
+    behind each other."""
 
     batch: int
     length: DimLike
     capacity: int
     positions: Value
-    rows: Value
     slots: int
     slot: Value | None = None
     last: Value | None = None
@@ -38,10 +39,11 @@ class Sequence:
     kept: list[Callable[[Value], None]] = field(default_factory=list)
     table: Value | None = None
     pages: int | None = None
+    heads_first: bool = False
 
     @property
     def cache_shape(self) -> tuple[int, int]:
-        """The first two dims of the caches: whose or which, and positions."""
+        """The dims of the caches without those of a row: whose or which, and positions."""
         return (self.slots, self.capacity) if self.pages is None else (self.pages, PAGE)
 
 
@@ -53,6 +55,7 @@ class Attention:
         self.cache_dtype = cache_dtype
         self._rotations: dict[Rotary, tuple[Value, Value]] = {}
         self._masks: dict[int | None, Value] = {}
+        self._rows: dict[int | None, Value] = {}
 
     def write(self, x: Value, layer: AttentionLayer, place: str) -> Value:
         """The attention's output projection, (rows, hidden), for x (rows, hidden)."""
@@ -195,25 +198,44 @@ class Attention:
         return scales, self.writer.map([x, scales], code, "codes")
 
     def _written(self, x: Value, name: str) -> Value:
-        """The state (*cache_shape, heads, D) of a name, with the new rows ``x`` (B, S, heads, D) in it."""
+        """The cache of a name with the new rows ``x`` (B, S, heads, D) in it: (*cache_shape, heads, D), or
+        with ``heads_first`` (slots or pages, heads, positions, D)."""
         builder, s = self.writer.builder, self.sequence
         heads, depth = x.type.shape[2:]
         assert isinstance(heads, int) and isinstance(depth, int)
+        if s.heads_first:
+            slots, positions = s.cache_shape
+            state = builder.state(name, (slots, heads, positions, depth), x.type.dtype)
+            places = self._cache_rows(heads)
+            updated = builder.scatter(state, places, builder.reshape(x, (places.type.shape[0], depth)))
+            builder.update_state(state, updated)
+            return updated
         state = builder.state(name, (*s.cache_shape, heads * depth), x.type.dtype)
-        rows = builder.reshape(x, (s.rows.type.shape[0], heads * depth))
-        updated = builder.scatter(state, s.rows, rows)
+        places = self._cache_rows(None)
+        updated = builder.scatter(state, places, builder.reshape(x, (places.type.shape[0], heads * depth)))
         builder.update_state(state, updated)
         return builder.reshape(updated, (*s.cache_shape, heads, depth))
 
+    def _cache_rows(self, heads: int | None) -> Value:
+        """Where the new tokens are written (`cache_rows`), or each of their heads: at no layer's location,
+        since all layers read it, whatever devices these are placed on."""
+        if heads not in self._rows:
+            builder, s = self.writer.builder, self.sequence
+            here, builder.location = builder.location, Location()
+            self._rows[heads] = cache_rows(builder, s.length, s.positions, s.slot, s.table, heads)
+            builder.location = here
+        return self._rows[heads]
+
     def _unpacked(self, parts: list[Value], element: Callable[..., Scalar]) -> Value:
-        """(B, heads, C, D) in the type of the activations: ``element`` of the elements of ``parts``, which
-        are (*cache_shape, heads, D) or (*cache_shape, heads, 1)."""
+        """(B, heads, C, D) in the type of the activations: ``element`` of the elements of ``parts``, caches
+        as `_written` gives them, or of one element for each head and position."""
         s = self.sequence
-        heads, depth = parts[0].type.shape[2:]
+        axes = (0, 1, 2) if s.heads_first else (0, 2, 1)
+        heads, depth = parts[0].type.shape[axes[1]], parts[0].type.shape[3]
         inputs = [*parts]
         maps: list[IndexMap | None] = []
         if s.slot is None and s.table is None:
-            read = [IndexMap.of_dims((0, 2, 1, None if self._single(p, depth) else 3)) for p in parts]
+            read = [IndexMap.of_dims((*axes, None if self._single(p, depth) else 3)) for p in parts]
             maps.extend(read)
             elements: list[Scalar] = [Arg(number, part.type.dtype) for number, part in enumerate(parts)]
         else:
@@ -230,7 +252,8 @@ class Attention:
             elements = []
             for number, part in enumerate(parts):
                 last = Const(0, DType.I64) if self._single(part, depth) else Index(3)
-                elements.append(Gather(number, (*where, Index(1), last), part.type.dtype))
+                row = (where[0], Index(1), where[1])
+                elements.append(Gather(number, (*(row[axis] for axis in axes), last), part.type.dtype))
         body = cast(element(*elements), self.writer.dtype)
         shape = (s.batch, heads, s.capacity, depth)
         return self.writer.builder.generic(inputs, maps, shape, body, name="cached")
