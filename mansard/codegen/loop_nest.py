@@ -363,9 +363,22 @@ class Nest:
 
     def _store_positions(self, root: Root) -> Sequence[Linear]:
         address = self.store_address(root)
-        if root.op.output not in self.scatters:
+        scatter = self.scatters.get(root.op.output)
+        if scatter is None:
             return (address,)
-        return (address, *self.scatter_place(root.op.output, address))
+        row, column = self.scatter_place(root.op.output, address)
+        indices, out = scatter.inputs[1], [address, row, column]
+        for number in range(dims.bounds(indices.type.shape[1])[1]):
+            at = (row, Linear((), number))
+            reads: list[Read] = []
+            self._collect_value(indices, at, (), reads, set())
+            out.extend(r.address for r in reads if r.address is not None)
+            out.extend(place for r in reads for place, _ in r.guards)
+            base, where = self.locate(indices, at)
+            producer = self.producers.get(base)
+            if isinstance(producer, Generic) and not isinstance(where, Linear):
+                self._index_uses(producer, where, out, set())
+        return out
 
     def _index_uses(self, op: Generic, index: Sequence[Linear], out: list[Linear], seen: set[object]) -> None:
         key = (op, tuple(index))
