@@ -352,9 +352,7 @@ class Nest:
 
     def positions(self, root: Root) -> list[Linear]:
         """Everything whose value depends on the loops: reads, guards, index uses, the store."""
-        reads = self.reads(root)
-        out = [r.address for r in reads if r.address is not None]
-        out.extend(at for r in reads for at, _ in r.guards)
+        out = _places(self.reads(root))
         out.extend(matrix.place for matrix in self.matrices.values())
         self._index_uses(root.op, root.index, out, set())
         if root.stores:
@@ -372,8 +370,7 @@ class Nest:
             at = (row, Linear((), number))
             reads: list[Read] = []
             self._collect_value(indices, at, (), reads, set())
-            out.extend(r.address for r in reads if r.address is not None)
-            out.extend(place for r in reads for place, _ in r.guards)
+            out.extend(_places(reads))
             base, where = self.locate(indices, at)
             producer = self.producers.get(base)
             if isinstance(producer, Generic) and not isinstance(where, Linear):
@@ -435,3 +432,9 @@ class Nest:
     def total(self, loops: Sequence[int]) -> DimLike:
         """The number of iterations of some loops."""
         return dims.product(self.extents[loop] for loop in loops)
+
+
+def _places(reads: Sequence[Read]) -> list[Linear]:
+    """Where reads take place, and what decides whether they do."""
+    addresses = [r.address for r in reads if r.address is not None]
+    return [*addresses, *(place for r in reads for place, _ in r.guards)]

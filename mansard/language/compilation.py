@@ -116,6 +116,7 @@ def compile_language_model(
             "fixed_chunk pads pieces of prompts, for which pages (cache_positions) have no room"
         )
     targets = target_names(devices)
+    skipping = _on_cpus({WHOLE: targets})
     options = DecoderOptions(
         context,
         length,
@@ -124,11 +125,10 @@ def compile_language_model(
         _element_type("cache_dtype", cache_dtype, CACHE_TYPES),
         unpack=quantisation is not None and not stored,
         pages=pages,
-        heads_first=bool(_on_cpus({WHOLE: targets})),
+        heads_first=WHOLE in skipping,
     )
     placing = _placement(placement, memory)
     info: dict[str, str] = {}
-    skipping = _on_cpus({WHOLE: targets})
     if expert_device is not None:
         architecture, placing, info, other = _experts_apart(
             architecture,

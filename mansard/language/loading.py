@@ -15,7 +15,7 @@ from mansard.language.cache_size import check_cache_size
 from mansard.language.compilation import CHUNK, PROPOSALS, compile_language_model, trained_positions
 from mansard.language.description import Description
 from mansard.language.language_model import LanguageModel
-from mansard.language.methods import Methods
+from mansard.language.methods import gives_scores
 from mansard.language.speculation.opening import LOOKUP
 from mansard.language.tokenizer import Tokenizer, find_tokenizer, load_tokenizer
 
@@ -151,7 +151,7 @@ def _artifact(path: Path, devices: str | Sequence[str] | None, wanted: Mapping[s
     try:
         info = Description.from_info(model.plan.info)
         held = {name: getattr(info, name) for name in ("context", "chunk", "sequences", "proposals")}
-        held["logprobs"] = Methods(model).scores
+        held["logprobs"] = gives_scores(model)
         for name, value in wanted.items():
             if value not in (None, held[name]):
                 raise InputError(

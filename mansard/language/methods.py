@@ -38,6 +38,11 @@ def takes_sequences(decode: Model) -> bool:
     return len(slots) == 1 and slots[0].device.capabilities.command_sequences
 
 
+def gives_scores(model: Model) -> bool:
+    """Whether a model gives log-probabilities."""
+    return "decode_scored" in model.plan.methods
+
+
 class Methods:
     """The methods ``prefill`` and ``decode`` of a compiled model, and their scored forms if it has them."""
 
@@ -46,7 +51,7 @@ class Methods:
         self._prefill = {False: model.method("prefill")}
         self._decode = {False: model.method("decode")}
         self._unrestricted = unrestricted(model)
-        self.scores = "decode_scored" in model.plan.methods
+        self.scores = gives_scores(model)
         """Whether the model gives log-probabilities."""
         if self.scores:
             self._prefill[True] = model.method("prefill_scored")

@@ -65,10 +65,10 @@ def bench_llm(
     weights = quantisation(quantize, quantize_activations)
     lengths = numbers("--prompts", prompts)
     wanted = numbers("--concurrency", concurrency) if concurrency else None
-    batches: list[int | None] = [*numbers("--sequences", sequences)] if sequences else [None]
     if is_checkpoint(model):
-        batches = batches if sequences else [1, 8]
+        sequences = sequences or "1,8"
         context = max(lengths) + new_tokens if context is None else context
+    batches: list[int | None] = [*numbers("--sequences", sequences)] if sequences else [None]
     rows: list[Measurement] = []
     memory: dict[str, Any] = {}
     about: dict[str, Any] = {}

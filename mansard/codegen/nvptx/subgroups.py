@@ -30,7 +30,8 @@ _UNIFORM = frozenset({"subgroup_reduce"})
 
 
 def emit_reduce(f: FunctionEmitter, inst: Inst) -> None:
-    """A butterfly of shuffles, which keeps NaN; one instruction where it does for the type."""
+    """One instruction for integers of 32 bits, and for extremes of f32 that may lose NaN; otherwise a
+    butterfly of shuffles, which keeps NaN."""
     type_, combiner = result_type(inst), inst.attrs["combiner"]
     name = f.name(inst.args[0])
     if type_.dtype is DType.I32 and combiner in ("add", "min", "max"):

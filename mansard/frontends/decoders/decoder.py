@@ -12,6 +12,7 @@ from mansard.errors import ImportModelError
 from mansard.frontends.decoders.architecture import Architecture, AttentionLayer, Block, Experts
 from mansard.frontends.decoders.checkpoint import Checkpoint
 from mansard.frontends.decoders.layers.attention import Attention, Sequence
+from mansard.frontends.decoders.layers.cache_rows import index_rows
 from mansard.frontends.decoders.layers.convolution import short_convolution
 from mansard.frontends.decoders.layers.experts import experts
 from mansard.frontends.decoders.layers.feed_forward import feed_forward
@@ -197,16 +198,13 @@ class _Decoder:
         self, batch: int, length: DimLike, slot: Value | None, second: Value, read: IndexMap, body: Scalar
     ) -> Value:
         """(B * S, 2): of each new token its sequence, and ``body`` over ``second``."""
-        first = Apply("eq", (Index(2), Const(0, DType.I64)), DType.BOOL)
         inputs, maps = [second], [read]
         sequence: Scalar = Index(0)
         if slot is not None:
             inputs.append(slot)
             maps.append(IndexMap.of_dims((0,)))
             sequence = Arg(1, DType.I64)
-        body = Apply("select", (first, sequence, body), DType.I64)
-        pairs = self.builder.generic(inputs, maps, (batch, length, 2), body, name="rows")
-        return self.builder.reshape(pairs, (dims.mul(batch, length), 2))
+        return index_rows(self.builder, inputs, maps, (batch, length), (sequence, body))
 
     def _sampled(self, logits: Value, tokens: Value, call: Sequence) -> Value:
         """The next tokens, which become the state that `decode` reads."""

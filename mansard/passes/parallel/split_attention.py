@@ -134,13 +134,14 @@ def _chunks(form: AttentionForm, workgroups: int, one_launch: bool) -> _Chunks |
     rows = dims.product(e for d, e in enumerate(weighted.extents[: weighted.rank]) if d not in shared)
     heads = dims.product(e for d, e in enumerate(weighted.extents[: weighted.rank]) if d in shared)
     few = dims.bounds(rows)[1] <= MAX_ROWS * form.columns
-    if not few or dims.representative(heads, 8) >= workgroups:
+    groups = max(1, dims.representative(heads, 8))
+    if not few or groups >= workgroups:
         return None
     keys = dims.representative(length, dims.bounds(length)[1])
-    wanted = max(1, keys * max(1, dims.representative(heads, 8)) // workgroups)
+    wanted = max(1, keys * groups // workgroups)
     if one_launch and dims.bounds(rows)[1] <= FEW_ROWS * form.columns:
         at_once = workgroups // 2
-        most = max(1, (at_once - at_once // FREE) // max(1, dims.representative(heads, 8)))
+        most = max(1, (at_once - at_once // FREE) // groups)
         size = max(CHUNKS[0], -(-keys // (most * SUBGROUPS)) * SUBGROUPS)
         cyclic = _may_be_cyclic(form)
         if size <= FEW_KEYS or cyclic:

@@ -202,11 +202,10 @@ def joined_words(parts: Sequence[Sequence[int]]) -> list[int]:
         if not words or not part:
             words += part
             continue
-        begins = next(iter(_barriers(part)[1:-1]), None)
-        ends = next(reversed(_barriers(words)[1:-1]), None)
-        if begins is not None and ends is not None:
-            before, behind = words[ends + _BARRIER_WORDS : -_BARRIER_WORDS], part[_BARRIER_WORDS:begins]
-            if _independent_copies(before, behind):
+        ends, begins = _barriers(words), _barriers(part)
+        if ends and begins:
+            before = words[ends[-1] + _BARRIER_WORDS : -_BARRIER_WORDS]
+            if _independent_copies(before, part[_BARRIER_WORDS : begins[0]]):
                 words[-_BARRIER_WORDS:] = part[_BARRIER_WORDS:]
                 continue
         words[-2:] = part[3:5]
@@ -223,8 +222,8 @@ def _commands(words: Sequence[int]) -> Iterator[tuple[int, int, int]]:
 
 
 def _barriers(words: Sequence[int]) -> list[int]:
-    """Where a stream's barriers are; the first and the last one are the host's."""
-    return [start - 1 for code, start, _ in _commands(words) if code == BARRIER]
+    """Where a stream's barriers are, without the host's at both ends."""
+    return [start - 1 for code, start, _ in _commands(words) if code == BARRIER][1:-1]
 
 
 def _independent_copies(first: Sequence[int], second: Sequence[int]) -> bool:

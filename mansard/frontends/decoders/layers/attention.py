@@ -203,18 +203,13 @@ class Attention:
         builder, s = self.writer.builder, self.sequence
         heads, depth = x.type.shape[2:]
         assert isinstance(heads, int) and isinstance(depth, int)
-        if s.heads_first:
-            slots, positions = s.cache_shape
-            state = builder.state(name, (slots, heads, positions, depth), x.type.dtype)
-            places = self._cache_rows(heads)
-            updated = builder.scatter(state, places, builder.reshape(x, (places.type.shape[0], depth)))
-            builder.update_state(state, updated)
-            return updated
-        state = builder.state(name, (*s.cache_shape, heads * depth), x.type.dtype)
-        places = self._cache_rows(None)
-        updated = builder.scatter(state, places, builder.reshape(x, (places.type.shape[0], heads * depth)))
+        slots, positions = s.cache_shape
+        rows = self._cache_rows(heads if s.heads_first else None)
+        shape = (slots, heads, positions, depth) if s.heads_first else (slots, positions, heads * depth)
+        state = builder.state(name, shape, x.type.dtype)
+        updated = builder.scatter(state, rows, builder.reshape(x, (rows.type.shape[0], shape[-1])))
         builder.update_state(state, updated)
-        return builder.reshape(updated, (*s.cache_shape, heads, depth))
+        return updated if s.heads_first else builder.reshape(updated, (slots, positions, heads, depth))
 
     def _cache_rows(self, heads: int | None) -> Value:
         """Where the new tokens are written (`cache_rows`), or each of their heads: at no layer's location,

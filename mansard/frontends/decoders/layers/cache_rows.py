@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from mansard import dims
 from mansard.dims import DimLike
 from mansard.dtypes import DType
@@ -48,6 +50,17 @@ def cache_rows(
     columns = [whose, position]
     if heads is not None:
         rows, columns = (*rows, heads), [whose, Index(2), position]
+    return index_rows(builder, inputs, maps, rows, columns)
+
+
+def index_rows(
+    builder: GraphBuilder,
+    inputs: Sequence[Value],
+    maps: Sequence[IndexMap | None],
+    rows: Sequence[DimLike],
+    columns: Sequence[Scalar],
+) -> Value:
+    """Indices for a scatter, (product of ``rows``, K): the K ``columns`` are i64, over ``rows`` as loops."""
     body = columns[-1]
     for number in reversed(range(len(columns) - 1)):
         here = Apply("eq", (Index(len(rows)), Const(number, DType.I64)), DType.BOOL)

@@ -151,7 +151,8 @@ class DirectAttention(TileRows):
             self.queries = self._load_queries()
         elif self.parts < 2:
             first = self.frame.minimum(end, b.idx(self.block))
-            values = fold_parts(self.frame, self.nest, first, self.block, values, self._first_block)
+            step = functools.partial(self._block, is_first=True)
+            values = fold_parts(self.frame, self.nest, first, self.block, values, step)
             start = self.block
         else:
             self._copy_queries()
@@ -208,9 +209,6 @@ class DirectAttention(TileRows):
         near = self.frame.minimum(place, b.sub(count, b.idx(1)))
         return b.add(first, near), b.compare("lt", place, count)
 
-    def _first_block(self, first: KValue, count: KValue, carried: Sequence[KValue]) -> Sequence[KValue]:
-        return self._block(first, count, carried, is_first=True)
-
     def _block(
         self, first: KValue, count: KValue, carried: Sequence[KValue], *, is_first: bool = False
     ) -> Sequence[KValue]:
@@ -218,7 +216,7 @@ class DirectAttention(TileRows):
         keys = self._lines(first, count, self.key_vectors, self._read_key)
         values = self._lines(first, count, self.value_vectors, self._read_value)
         # Behind the requests of all else, for the queries are the last to be known.
-        if is_first and self.copied:
+        if is_first:
             self._copy_queries()
         if self.whole or not is_first:
             return self._sums(first, count, keys, values, carried, is_first)
@@ -239,7 +237,7 @@ class DirectAttention(TileRows):
         """The maxima, sums and weighted sums with those of a block. The first block's need no others."""
         b, rows = self.b, self.tile.rows
         queries = self._load_queries() if self.copied else self.queries
-        scores = self._masked_scores(first, count, self._scores(queries, keys))
+        scores = [self._masked(first, count, s, n) for n, s in enumerate(self._scores(queries, keys))]
         tops = self._tops(scores, carried[:rows])
         self._store_powers(scores, tops)
         totals, sums = list(carried[rows : 2 * rows]), list(carried[2 * rows :])
@@ -303,9 +301,6 @@ class DirectAttention(TileRows):
                 total = b.mul(a, c) if total is None else b.fma(a, c, total)
         assert total is not None
         return total
-
-    def _masked_scores(self, first: KValue, count: KValue, scores: Sequence[KValue]) -> list[KValue]:
-        return [self._masked(first, count, score, n) for n, score in enumerate(scores)]
 
     def _tops(self, scores: Sequence[KValue], before: Sequence[KValue]) -> list[KValue]:
         """The new maxima of rows. ``scores`` are those of an invocation's pairs."""

@@ -31,7 +31,7 @@ from mansard.codegen.schedules.gpu.ahead import load_ahead, plain_reads
 from mansard.codegen.schedules.gpu.reduction.cooperative_group import Scratch
 from mansard.codegen.schedules.gpu.reduction.fold import Fold
 from mansard.dtypes import DType
-from mansard.ir.ops import Op
+from mansard.ir.producers import backward_slice
 from mansard.ir.types import Value
 
 WORKGROUP = 128
@@ -196,17 +196,8 @@ class _StridedRows:
 
     def _reads(self, root: Root, begun: Sequence[_Partial]) -> bool:
         """Whether a root depends on the result of one of these."""
-        results = {part.root.op.output for part in begun}
-        stack, seen = list[Op]([root.op]), set[Value]()
-        while stack:
-            for value in stack.pop().inputs:
-                if value in results:
-                    return True
-                op = self.nest.producers.get(value)
-                if op is not None and value not in seen:
-                    seen.add(value)
-                    stack.append(op)
-        return False
+        behind = backward_slice(root.op.output, self.nest.producers)
+        return any(part.root.op in behind for part in begun)
 
     def _finish(self, begun: Sequence[_Partial], inside: KValue | None) -> None:
         """Combine the slices of reductions, and store those that are results."""
