@@ -282,7 +282,7 @@ class Device(abc.ABC):
 
     def load_all(self, specs: Sequence[ExecutableSpec]) -> list[Executable]:
         """Several executables in their order, as `load` gives them; by default one after the other. Where one
-        cannot be loaded, none stays loaded."""
+        cannot be loaded, none stays loaded. Drivers may still compile them (`Executable.wait`)."""
         loaded: list[Executable] = []
         with ExitStack() as undo:
             for spec in specs:

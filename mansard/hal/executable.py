@@ -76,6 +76,10 @@ class Executable(abc.ABC):
     builds: tuple[Build, ...] = ()
     """What the driver compiled at loading; empty for code that was ready to run."""
 
+    def wait(self) -> None:  # noqa: B027  # most devices have nothing left to do
+        """Return once the code can run: a driver may still compile what `Device.load_all` gave. Raises
+        DeviceError when it refuses the code. Commands that use the executable wait by themselves."""
+
     @abc.abstractmethod
     def close(self) -> None:
         """Unload the code. Closing twice is allowed."""

@@ -87,6 +87,8 @@ class Session:
             Workspaces(self.slots),
             OutputPool(self.slots),
         )
+        for slot in self.slots:  # while the weights were uploaded, drivers compiled
+            slot.wait()
         shares = PartitionShares(plan.splits, [device.name for device in plan.devices])
         permits = 1 if plan.states else max_in_flight
         self._calls: CallExecutor = CallExecutor(

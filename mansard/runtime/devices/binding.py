@@ -44,6 +44,11 @@ class BoundSlot:
             return "device memory" if kind is MemoryKind.DEVICE else "host memory"
         return "host memory" if capabilities.late_binding else "host-visible device memory"
 
+    def wait(self) -> None:
+        """Return once all executables can run; raises DeviceError when the driver refuses one."""
+        for executable in self.executables:
+            executable.wait()
+
     @property
     def builds(self) -> tuple[Build, ...]:
         """What the driver compiled when the executables were loaded."""

@@ -7,9 +7,10 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mansard.drivers.vulkan import vk
 from mansard.drivers.vulkan.instance.context import DeviceContext
@@ -33,6 +34,9 @@ from mansard.drivers.vulkan.shaders.spirv import entry_points
 from mansard.errors import ArtifactError, DeviceError, TargetMismatchError
 from mansard.hal.executable import Build, EntryPoint, Executable, ExecutableSpec
 from mansard.hal.service import Finalizer
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor, Future
 
 _LIMIT = re.compile(r"(\w+)\s*>=\s*(\d+)")
 _SUBGROUP = re.compile(r"subgroup_size_(\d+)")
@@ -87,6 +91,16 @@ class PipelineLayout:
     pushed: bool = False
 
 
+@dataclass(frozen=True)
+class Modules:
+    """The modules of an executable that a device can load."""
+
+    spirv: ShaderModule | None
+    ptx: ShaderModule | None = None
+    body: ShaderModule | None = None
+    """The PTX that persistent kernels run."""
+
+
 class Pipeline:
     """One entry point, ready to be dispatched."""
 
@@ -113,30 +127,68 @@ class Pipeline:
 
 
 class VulkanExecutable(Executable):
-    """A shader module's pipelines. They are destroyed once no command buffer holds them any more.
+    """A shader module's pipelines, which the driver compiles in `build`. They are destroyed once no command
+    buffer holds them any more."""
 
-    ``ptx_module`` is the handle of the PTX module behind their functions; 0 when there is none.
-    """
-
-    def __init__(
-        self,
-        loader: ExecutableLoader,
-        spec: ExecutableSpec,
-        pipelines: dict[str, Pipeline],
-        ptx_module: int = 0,
-    ) -> None:
+    def __init__(self, loader: ExecutableLoader, spec: ExecutableSpec, modules: Modules) -> None:
         self.loader = loader
         self.spec = spec
         self.entries = {entry.name: entry for entry in spec.entries}
-        self.pipelines = pipelines
-        self.builds = tuple(build for pipeline in pipelines.values() for build in pipeline.builds)
-        handles = [pipeline.handle for pipeline in pipelines.values()]
-        self._finalizer = Finalizer(self, loader.release, handles, ptx_module)
+        self.modules: Modules | None = modules
+        self._pipelines: dict[str, Pipeline] = {}
+        self._building: Future[None] | None = None
+        self._handles: list[int] = []
+        self._ptx_modules: list[int] = []
+        self._finalizer = Finalizer(self, loader.release, self._handles, self._ptx_modules)
+
+    @property
+    def pipelines(self) -> Mapping[str, Pipeline]:
+        """The pipelines by entry point, once the driver has compiled them; none of a closed executable.
+        Raises as `wait`."""
+        self.wait()
+        return self._pipelines
+
+    @property
+    def ptx_module(self) -> int:
+        """The handle of the PTX module behind the pipelines' functions; 0 when there is none."""
+        self.wait()
+        return self._ptx_modules[0] if self._ptx_modules else 0
+
+    def build(self) -> None:
+        """Let the driver compile the modules. Raises DeviceError when it refuses one."""
+        modules, self.modules = self.modules, None
+        if modules is not None and self.spec.entries:
+            self._pipelines = self.loader.build(self.spec, modules, self._handles, self._ptx_modules)
+            self.builds = tuple(build for pipeline in self._pipelines.values() for build in pipeline.builds)
+
+    def build_in(self, pool: Executor, ended: Callable[[], None]) -> Future[None]:
+        """`build` in a thread of a pool, and then ``ended``; `wait` waits for both."""
+
+        def build() -> None:
+            try:
+                self.build()
+            finally:
+                ended()
+
+        self._building = pool.submit(build)
+        return self._building
+
+    def wait(self) -> None:
+        """See `Executable.wait`."""
+        if self._building is not None:
+            if self._building.cancelled():
+                raise DeviceError("the Vulkan device was closed before its driver compiled the code")
+            self._building.result()
 
     def close(self) -> None:
-        """Unload the code. Closing twice is allowed; nothing that uses it may be in flight."""
+        """Unload the code, once the driver has compiled it. Closing twice is allowed; nothing that uses it
+        may be in flight."""
+        if self._building is not None:
+            if not self._building.cancel():
+                self._building.exception()  # waits
+            self._building = None
         self._finalizer.now()
-        self.pipelines = {}
+        self._pipelines = {}
 
 
 class ExecutableLoader:
@@ -151,35 +203,23 @@ class ExecutableLoader:
         self._ptx = PtxModules(context)
         self.persistent = PersistentKernels(self._ptx)
         self._closed = False
+        self._building: list[Future[None]] = []
         self.destroyed = 0
         """Pipelines that were destroyed so far; the device sets it back."""
 
     def load_all(self, specs: Sequence[ExecutableSpec]) -> list[VulkanExecutable]:
-        """As `load` for each, in threads: drivers compile a pipeline with one. All or none are loaded; raises
-        the error of the first spec that has one."""
-        workers = min(len(specs), len(os.sched_getaffinity(0)))
-        if workers <= 1:
-            outcomes = [self._outcome(spec) for spec in specs]
-        else:
-            from concurrent.futures import ThreadPoolExecutor  # a single executable does without
-
-            with ThreadPoolExecutor(workers, "mansard pipelines") as pool:
-                outcomes = list(pool.map(self._outcome, specs))
-        loaded = [outcome for outcome in outcomes if isinstance(outcome, VulkanExecutable)]
-        if loaded:
-            self._cache.save()
-        for outcome in outcomes:
-            if isinstance(outcome, BaseException):
-                for executable in loaded:
-                    executable.close()
-                raise outcome
+        """As `load` for each, except that several are compiled in threads, since drivers compile a pipeline
+        with one: `VulkanExecutable.wait` raises what the driver refuses. All or none are loaded; raises the
+        error of the first spec that has one."""
+        loaded: list[VulkanExecutable] = []
+        with ExitStack() as undo:
+            for spec in specs:
+                executable = VulkanExecutable(self, spec, self._checked(spec))
+                undo.callback(executable.close)
+                loaded.append(executable)
+            self._build_all(loaded)
+            undo.pop_all()
         return loaded
-
-    def _outcome(self, spec: ExecutableSpec) -> VulkanExecutable | BaseException:
-        try:
-            return self._load(spec)
-        except BaseException as error:
-            return error
 
     def load(self, spec: ExecutableSpec) -> VulkanExecutable:
         """Check a spec against the device and make its pipelines.
@@ -190,7 +230,34 @@ class ExecutableLoader:
         (executable,) = self.load_all([spec])
         return executable
 
-    def _load(self, spec: ExecutableSpec) -> VulkanExecutable:
+    def _build_all(self, executables: Sequence[VulkanExecutable]) -> None:
+        workers = min(len(executables), len(os.sched_getaffinity(0)))
+        if workers <= 1:
+            for executable in executables:
+                executable.build()
+            if executables:
+                self._cache.save()
+            return
+        from concurrent.futures import ThreadPoolExecutor  # a single executable does without
+
+        pool = ThreadPoolExecutor(workers, "mansard pipelines")
+        left = len(executables)
+
+        def ended() -> None:
+            nonlocal left
+            with self._lock:
+                left -= 1
+                last = left == 0
+            if last:
+                self._cache.save()
+
+        with self._lock:
+            self._building = [building for building in self._building if not building.done()]
+            self._building += [executable.build_in(pool, ended) for executable in executables]
+        pool.shutdown(wait=False)
+
+    def _checked(self, spec: ExecutableSpec) -> Modules:
+        """The modules of a spec that suit the device. Raises as `load`."""
         formats = (*FORMATS.values(), PTX_FORMAT, BODY_FORMAT)
         if spec.format not in formats:
             raise TargetMismatchError(f"a Vulkan device loads {', '.join(formats)}, not {spec.format!r}")
@@ -209,28 +276,30 @@ class ExecutableLoader:
             raise ArtifactError(f"the PTX module has no entry point {', '.join(sorted(absent))}")
         if self._closed:
             raise DeviceError("the Vulkan device is closed")
-        if not spec.entries:
-            return VulkanExecutable(self, spec, {})
-        kernels = self._ptx.load(ptx, spec.entries) if ptx is not None else None
-        try:
-            pipelines = self._pipelines(spirv, spec.entries) if spirv is not None else {}
-        except BaseException:
-            if kernels is not None:
-                self._ptx.release(kernels.module)
-            raise
-        if body is not None:
-            (pipeline,) = pipelines.values()
-            pipeline.body = self._body(spec, body)
-        if kernels is None:
-            return VulkanExecutable(self, spec, pipelines)
-        return VulkanExecutable(self, spec, _with_ptx(pipelines, kernels, spec.entries), kernels.module)
+        return Modules(spirv, ptx, body)
 
-    def release(self, handles: list[int], ptx_module: int = 0) -> None:
-        """Destroy pipelines, and a PTX module with its functions, unless that was done."""
+    def build(
+        self, spec: ExecutableSpec, modules: Modules, handles: list[int], ptx_modules: list[int]
+    ) -> dict[str, Pipeline]:
+        """The pipelines of a spec, by entry point; what `release` has to destroy is added to ``handles`` and
+        ``ptx_modules``, also where this fails. Raises DeviceError when the driver refuses a module."""
+        kernels = None
+        if modules.ptx is not None:
+            kernels = self._ptx.load(modules.ptx, spec.entries)
+            ptx_modules.append(kernels.module)
+        pipelines = self._pipelines(modules.spirv, spec.entries) if modules.spirv is not None else {}
+        handles.extend(pipeline.handle for pipeline in pipelines.values())
+        if modules.body is not None:
+            (pipeline,) = pipelines.values()
+            pipeline.body = self._body(spec, modules.body)
+        return _with_ptx(pipelines, kernels, spec.entries) if kernels is not None else pipelines
+
+    def release(self, handles: Sequence[int], ptx_modules: Sequence[int] = ()) -> None:
+        """Destroy pipelines, and PTX modules with their functions, unless that was done."""
         if sys.is_finalizing():  # the lock may be held by a thread that runs no more
             return
-        if ptx_module:
-            self._ptx.release(ptx_module)
+        for module in ptx_modules:
+            self._ptx.release(module)
         with self._lock:
             for handle in handles:
                 if handle in self._live:
@@ -239,10 +308,12 @@ class ExecutableLoader:
                     self.destroyed += 1
 
     def close(self) -> None:
-        """Destroy what is left."""
+        """Destroy what is left, once nothing is compiled any more."""
+        self._closed = True
+        for building in [building for building in self._building if not building.cancel()]:
+            building.exception()  # waits
         self.release(list(self._live))
         self._ptx.close()
-        self._closed = True
         commands, device = self._context.commands, self._context.handle
         for layout in self._layouts.values():
             commands.vkDestroyPipelineLayout(device, layout.pipeline, None)

@@ -143,13 +143,11 @@ class _MatrixFlash:
         b.barrier()
         zero, lowest = matrix.fill(b, self.sums), matrix.fill(b, self.sums, LOWEST)
         state: Sequence[KValue] = [lowest, zero, *([zero] * (self.columns // tile.shape.n))]
-        parts = [(b.idx(0), whole, True)]
-        if key_bounds(self.nest) or not self.exact:
-            parts.append((whole, keys, False))
-        for lower, upper, seen in parts:
-            with b.for_(lower, upper, b.idx(tile.keys), inits=state) as loop, self.ev.scope():
-                loop.yield_(*self._block(loop.index, queries, loop.carried, seen))
-            state = loop.results
+        visible = None if self.exact and not key_bounds(self.nest) else whole
+        # One loop for all blocks: a driver takes a second to compile one (NVIDIA 580).
+        with b.for_(b.idx(0), keys, b.idx(tile.keys), inits=state) as loop, self.ev.scope():
+            loop.yield_(*self._block(loop.index, queries, loop.carried, visible))
+        state = loop.results
         self._finish(state[0], state[1], state[2:])
 
     def _bind_row(self, row: KValue, shift: int = 0) -> None:
@@ -270,17 +268,15 @@ class _MatrixFlash:
 
     # A block of keys ------------------------------------------------------------------------
     def _block(
-        self, first: KValue, queries: Sequence[KValue], state: Sequence[KValue], seen: bool
+        self, first: KValue, queries: Sequence[KValue], state: Sequence[KValue], visible: KValue | None
     ) -> list[KValue]:
-        """Process a block whose keys are in workgroup memory, and store those of the next block there."""
+        """Process a block whose keys are in workgroup memory, and store those of the next block there. Keys
+        before ``visible`` (None: all) are visible to all rows."""
         b = self.b
         top, total, *results = state
-        values = self._read(self.value, first, seen)
-        factor = self.scaled if seen else None
-        scores = self._scores(queries)
-        if factor is None:
-            scores = self._masked(first, scores, seen)
-        top, scale, powers = self._softmax(top, scores, factor)
+        values = self._read(self.value, first, visible is None or self.exact)
+        scores = self._visible(first, self._scores(queries), visible)
+        top, scale, powers = self._softmax(top, scores)
         total = matrix.mapped(b, [total, scale, *powers], lambda e: _fold(b.add, [b.mul(e[0], e[1]), *e[2:]]))
         results = [b.mul(r, scale) for r in results]
         weights = self.exchange.as_factors(powers)
@@ -302,7 +298,30 @@ class _MatrixFlash:
                 sums[n] = matrix.multiply(b, query, key, sums[n])
         return sums
 
-    def _masked(self, first: KValue, scores: Sequence[KValue], seen: bool) -> list[KValue]:
+    def _visible(self, first: KValue, scores: Sequence[KValue], visible: KValue | None) -> list[KValue]:
+        """Apply the maps between scores and softmax to the scores of a block, but for the multiplication by
+        ``self.scaled``."""
+        b, scaled = self.b, self.scaled is not None
+        if visible is None:
+            return list(scores) if scaled else self._mapped(first, scores, True)
+        partly = b.select(b.compare("lt", first, visible), b.idx(0), b.idx(1))
+        if not scaled:
+            with b.for_(partly, b.idx(1), b.idx(1), inits=scores) as loop, self.ev.scope():
+                loop.yield_(*self._mapped(first, loop.carried, True))
+            scores = loop.results
+        with b.for_(b.idx(0), partly, b.idx(1), inits=scores) as loop, self.ev.scope():
+            masked = self._mapped(first, loop.carried, False)
+            if scaled:  # what is not hidden is the score times the literal
+                pairs = zip(masked, loop.carried, strict=True)
+                masked = [matrix.mapped(b, pair, lambda e: self._unscaled(e[0], e[1])) for pair in pairs]
+            loop.yield_(*masked)
+        return list(loop.results)
+
+    def _unscaled(self, masked: KValue, score: KValue) -> KValue:
+        hidden = self.b.const(float("-inf"), DType.F32)
+        return self.b.select(self.b.compare("eq", masked, hidden), hidden, score)
+
+    def _mapped(self, first: KValue, scores: Sequence[KValue], seen: bool) -> list[KValue]:
         """Apply the maps between scores and softmax; keys beyond the last are masked, unless all are visible
         (``seen``)."""
         b, shape = self.b, self.tile.shape
@@ -355,12 +374,10 @@ class _MatrixFlash:
             ev.specialised = {}
         return value
 
-    def _softmax(
-        self, before: KValue, scores: Sequence[KValue], factor: float | None
-    ) -> tuple[KValue, KValue, list[KValue]]:
-        """New maxima of the rows, scales of the previous sums, and exponentials. ``factor`` is to be
-        multiplied with the scores, which is free as part of the exponentials' arithmetic."""
-        b = self.b
+    def _softmax(self, before: KValue, scores: Sequence[KValue]) -> tuple[KValue, KValue, list[KValue]]:
+        """New maxima of the rows, scales of the previous sums, and exponentials. Scores are multiplied by
+        ``self.scaled`` here, which is free as part of the exponentials' arithmetic."""
+        b, factor = self.b, self.scaled
         local = matrix.mapped(b, scores, lambda e: _fold(lambda x, y: larger(b, x, y), e))
         rows = self.exchange.reduce_rows("max", local)
         if factor is None:
