@@ -13,8 +13,9 @@ from mansard.api.arguments import call_arguments
 from mansard.api.explanation import Explanation
 from mansard.api.results import result_builder
 from mansard.arguments import shown
+from mansard.artifact.assets import checked_assets
 from mansard.artifact.resources import Resources, write_artifact
-from mansard.errors import InputError, MansardError
+from mansard.errors import ArtifactError, InputError, MansardError
 from mansard.hal.service import uninterrupted
 from mansard.plan.plan import Plan, TensorSpec
 from mansard.runtime.calls.stats import Stats
@@ -176,9 +177,34 @@ class Model:
         precision = self.plan.info.get("precision", "f32")
         return Explanation(self.plan.decisions, dispatch_counts(self.plan), precision, self.plan.prediction)
 
-    def save(self, path: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None) -> None:
-        """Write the model to one file, for `load`. ``progress`` is called with (bytes written, total)."""
-        write_artifact(path, self.plan, self._resources, progress)
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        progress: Callable[[int, int], None] | None = None,
+        *,
+        assets: Mapping[str, bytes] | None = None,
+    ) -> None:
+        """Write the model to one file, for `load`. ``progress`` is called with (bytes written, total).
+
+        ``assets`` are files that travel with the model for those who use it, such as the names of its
+        classes: ``{"labels.txt": b"cat\\ndog\\n"}``. A loaded model keeps those it has; one of the same name
+        takes their place. Raises ArtifactError for a name that is no relative path and for a file that cannot
+        be written.
+        """
+        write_artifact(path, self.plan, self._resources, progress, checked_assets(assets))
+
+    @property
+    def assets(self) -> Sequence[str]:
+        """The names of the files that travel with the model (`save`)."""
+        return self._resources.assets
+
+    def asset(self, name: str) -> bytes:
+        """The content of one of `assets`; its hash is checked. Raises ArtifactError for one that the model
+        does not have, naming those it has, and for a damaged one."""
+        if name not in self.assets:
+            known = ", ".join(self.assets) or "none"
+            raise ArtifactError(f"the model has no asset {shown(name)}; its assets: {known}")
+        return self._resources.asset(name)
 
     def bind(self) -> Session:
         """The model's session, created on first use.

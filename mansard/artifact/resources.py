@@ -12,6 +12,7 @@ from typing import Literal
 
 from mansard.arguments import boolean, function, shown
 from mansard.artifact import weights as weight_file
+from mansard.artifact.assets import PREFIX
 from mansard.artifact.container import Container
 from mansard.artifact.signing import Key, check_signature
 from mansard.artifact.weights import Bytes, JoinedLoad, Load
@@ -80,6 +81,15 @@ class Resources(abc.ABC):
     def sources(self) -> bytes | None:
         """What the kernels were made from, in the compiler's form; None when it was not kept."""
         return None
+
+    @property
+    def assets(self) -> Sequence[str]:
+        """The names of the model's assets."""
+        return ()
+
+    def asset(self, name: str) -> bytes:
+        """The content of an asset; raises ArtifactError for one that is missing or damaged."""
+        raise ArtifactError(f"the model has no asset {name!r}")
 
     def close(self) -> None:  # noqa: B027  # memory resources hold nothing to close
         """Drop what the resources hold; buffers that still use it keep it alive."""
@@ -197,13 +207,24 @@ class FileResources(Resources):
 
     def sources(self) -> bytes | None:
         """What the artifact holds."""
+        return self._checked(SOURCES_ENTRY) if SOURCES_ENTRY in self._opened().names else None
+
+    @property
+    def assets(self) -> Sequence[str]:
+        """Those of the file."""
+        return [name.removeprefix(PREFIX) for name in self._opened().names if name.startswith(PREFIX)]
+
+    def asset(self, name: str) -> bytes:
+        """The content of an entry, whose hash is checked."""
+        return self._checked(PREFIX + name) if name in self.assets else super().asset(name)
+
+    def _checked(self, entry: str) -> bytes:
+        """The content of an entry that is not kept in memory."""
         container = self._opened()
-        if SOURCES_ENTRY not in container.names:
-            return None
-        container.hold([SOURCES_ENTRY])
-        container.verify([SOURCES_ENTRY])
-        content = container.entry(SOURCES_ENTRY).tobytes()
-        container.let_go([SOURCES_ENTRY])
+        container.hold([entry])
+        container.verify([entry])
+        content = container.entry(entry).tobytes()
+        container.let_go([entry])
         return content
 
     def close(self) -> None:
@@ -244,9 +265,14 @@ class _Meter:
 
 
 def write_artifact(
-    path: str | os.PathLike[str], plan: Plan, resources: Resources, progress: Progress | None = None
+    path: str | os.PathLike[str],
+    plan: Plan,
+    resources: Resources,
+    progress: Progress | None = None,
+    assets: Mapping[str, bytes] | None = None,
 ) -> None:
-    """Write a model as one file; weights pass through memory one at a time.
+    """Write a model as one file; weights pass through memory one at a time. ``assets`` are added to those of
+    the resources, or take their place.
 
     The file appears under ``path`` when it is complete. Raises ArtifactError when it cannot be written.
     """
@@ -257,6 +283,8 @@ def write_artifact(
     blobs = {entry: resources.code(entry) for entry in _code_entries(plan)}
     if sources := resources.sources():
         blobs[SOURCES_ENTRY] = sources
+    kept = {name: resources.asset(name) for name in resources.assets if name not in (assets or {})}
+    blobs |= {PREFIX + name: content for name, content in {**kept, **(assets or {})}.items()}
     weights = list({spec.entry: spec for p in plan.all_plans() for spec in p.weights}.values())
     layout = weight_file.lay_out(weights)
     text = plan_to_json(plan, executables_of(plan)).encode()
@@ -287,10 +315,11 @@ def read_artifact(
     """Open an artifact; no plan and no code of it is used before its hash holds.
 
     The structure of the file, the plan, every executable and where the weights lie are always checked.
-    Weights stay on disk until a kernel reads them, and sources until the model is tuned: ``verify="full"``
-    reads and checks them too, about a second for every few gigabytes. With ``copy`` all of the file is read
-    into memory, and what happens to it afterwards does not matter. With ``trusted_keys`` one of them must
-    have signed the file, and everything is checked. ``verify`` is "code" by default, "full" with keys.
+    Weights stay on disk until a kernel reads them, sources until the model is tuned, and assets until they
+    are asked for: ``verify="full"`` reads and checks them too, about a second for every few gigabytes. With
+    ``copy`` all of the file is read into memory, and what happens to it afterwards does not matter. With
+    ``trusted_keys`` one of them must have signed the file, and everything is checked. ``verify`` is "code" by
+    default, "full" with keys.
     Raises ArtifactError saying whether the file is truncated, altered, foreign or too new,
     SignatureError for one that no trusted key signed.
     """
@@ -305,7 +334,8 @@ def read_artifact(
     container = Container(path, copy=copy)
     if trusted_keys is not None:
         check_signature(container, trusted_keys)
-    now = [name for name in container.names if name not in (WEIGHTS_ENTRY, SOURCES_ENTRY)]
+    later = (WEIGHTS_ENTRY, SOURCES_ENTRY)
+    now = [name for name in container.names if name not in later and not name.startswith(PREFIX)]
     container.hold(now)
     container.verify(container.names if full else now)
     executables = executables_from_json(container.entry(EXECUTABLES_ENTRY).tobytes())

@@ -33,9 +33,10 @@ def compile_(
         str,
         typer.Argument(
             metavar="MODEL",
-            help="An exported PyTorch program (.pt2), MLIR (.mlir), a dumped graph (.mir), or "
+            help="An exported PyTorch program (.pt2), ONNX (.onnx), TFLite (.tflite), a TensorFlow "
+            "SavedModel, an exported JAX function (.jax), MLIR (.mlir, .mlirbc), a dumped graph (.mir), or "
             "FILE.py:FUNCTION, which returns (module, example inputs) or (module, example inputs, dynamic "
-            "shapes).",
+            "shapes). For language models see compile-llm.",
         ),
     ],
     output: Annotated[

@@ -23,7 +23,7 @@ from mansard.cli import (
     trace,
     tune,
 )
-from mansard.cli.language import bench_llm, generate, serve
+from mansard.cli.language import bench_llm, compile_llm, generate, serve
 from mansard.errors import MansardError
 
 
@@ -99,6 +99,7 @@ app.command("trace")(trace.trace)
 app.command("generate")(generate.generate)
 app.command("chat")(generate.chat)
 app.command("serve")(serve.serve)
+app.command("compile-llm")(compile_llm.compile_llm)
 app.command("bench-llm")(bench_llm.bench_llm)
 app.command("sign")(sign.sign)
 app.command("keygen")(sign.keygen)

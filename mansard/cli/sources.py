@@ -29,7 +29,7 @@ def read_source(text: str, inputs: Sequence[TensorArgument], dynamic: Dynamic) -
     reader = _READERS.get(file.suffix, _from_file)
     if reader is _from_file and not _is_read(file):
         raise typer.BadParameter(f"{text!r} is not a model Mansard reads; it reads {_known()}")
-    if not _is_file(file):
+    if not _is_file(file) and not (reader is _from_file and file.is_dir()):
         raise typer.BadParameter(f"there is no file {text}")
     return reader(file, inputs, dynamic)
 

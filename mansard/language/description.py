@@ -52,7 +52,7 @@ class Description:
         if _KEY not in info:
             raise InputError(
                 "the model is not a language model: mansard.load_lm takes a checkpoint's folder, a "
-                ".gguf file, or an artifact that LanguageModel.save wrote"
+                ".gguf file, or an artifact that LanguageModel.save or mansard compile-llm wrote"
             )
         try:
             fields = json.loads(info[_KEY])

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from mansard.api.model import Model
 from mansard.arguments import shown
-from mansard.errors import InputError
+from mansard.errors import ImportModelError, InputError
 from mansard.language.batch_engine import BatchEngine
 from mansard.language.compilation import compile_routing, routed_experts
 from mansard.language.description import Description
@@ -35,6 +35,7 @@ from mansard.language.step_pace import Flight, StepPace
 from mansard.language.stop_texts import checked_stop
 from mansard.language.text_request import TextRequest
 from mansard.language.tokenizer import Tokenizer
+from mansard.language.tokenizer.saved import ASSET, tokenizer_from_bytes, tokenizer_to_bytes
 from mansard.runtime.calls.limits import checked_int
 from mansard.runtime.calls.pending_call import PendingCall
 from mansard.runtime.memory.ledger import MemoryLedger
@@ -81,14 +82,14 @@ class LanguageModel:
     def __init__(
         self, model: Model, tokenizer: Tokenizer | None = None, draft: LanguageModel | str | None = None
     ) -> None:
-        self.model, self.tokenizer = model, tokenizer
+        self.model, self._tokenizer = model, tokenizer
         self.checkpoint: Path | None = None
         """What it was compiled from, if that was done by `load_lm`."""
         self.description = Description.from_info(model.plan.info)
         self.stats = GenerationStats()
         self._prefill, self._decode = model.method("prefill"), model.method("decode")
         self._unrestricted = unrestricted(model)
-        self._lock = threading.Lock()
+        self._lock, self._tokenizer_lock = threading.Lock(), threading.Lock()
         self._cached: list[int] = []
         """The tokens whose keys and values the cache holds."""
         self._stands = 0
@@ -99,6 +100,15 @@ class LanguageModel:
         """Records the calls of generation on their devices, where it is set."""
         self.draft = draft if isinstance(draft, LanguageModel) else None
         self.speculation = None if draft is None else open_speculation(self, draft)
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """The tokenizer; None for a model without one, and for one of an artifact where the package
+        ``tokenizers`` is not installed."""
+        try:
+            return self._opened_tokenizer()
+        except ImportModelError:
+            return None
 
     def engine(self) -> BatchEngine:
         """What generates several texts at a time, started on first use. Several threads may use it."""
@@ -222,8 +232,9 @@ class LanguageModel:
         return self.need_tokenizer().encode(text)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the compiled model to one file, for `mansard.load_lm`."""
-        self.model.save(path)
+        """Write the compiled model, with its tokenizer, to one file for `mansard.load_lm`."""
+        own = self._tokenizer
+        self.model.save(path, assets=None if own is None else {ASSET: tokenizer_to_bytes(own)})
 
     def explain(self) -> LanguageModelExplanation:
         """What each device has of the model, and why each dispatch of a decode step runs where it does."""
@@ -463,10 +474,21 @@ class LanguageModel:
         return ids
 
     def need_tokenizer(self) -> Tokenizer:
-        """The tokenizer. Raises InputError for a model without one."""
-        if self.tokenizer is None:
+        """The tokenizer. Raises InputError for a model without one, ImportModelError where the package
+        ``tokenizers`` is not installed."""
+        tokenizer = self._opened_tokenizer()
+        if tokenizer is None:
             raise InputError(
                 "the model has no tokenizer: give load_lm the folder of one (tokenizer=…), "
                 "or use token numbers"
             )
-        return self.tokenizer
+        return tokenizer
+
+    def _opened_tokenizer(self) -> Tokenizer | None:
+        """The tokenizer, read from the artifact the first time."""
+        with self._tokenizer_lock:
+            if self._tokenizer is None and ASSET in self.model.assets:
+                self._tokenizer = tokenizer_from_bytes(
+                    self.model.asset(ASSET), f"the tokenizer of {self.model.plan.name!r}"
+                )
+            return self._tokenizer

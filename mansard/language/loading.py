@@ -62,8 +62,8 @@ def load_lm(
     have these pages in common (docs/language-models.md). ``dtype`` and ``cache_dtype`` (f32, f16, bf16; the
     latter also int8, with a scale for each position and head) are the types of activations and of the cache,
     by default that of the weights. ``tokenizer`` names a folder or file with one; by default that of
-    ``path`` is used, and a model without one works on token numbers. ``logprobs`` compiles a model that
-    gives the log-probabilities of tokens to those who ask for them.
+    ``path`` is used, which an artifact has with it, and a model without one works on token numbers.
+    ``logprobs`` compiles a model that gives the log-probabilities of tokens to those who ask for them.
 
     ``draft`` proposes tokens of which the model verifies up to ``proposals`` (7) in one call
     (`LanguageModel.generate`): ``"ngram"`` (what followed the same words before), or a smaller model of the
@@ -111,7 +111,9 @@ def load_lm(
             "logprobs": logprobs or None,
         }
         model = _artifact(place, devices, wanted)
-        return _with_draft(model, _opened(tokenizer), draft, draft_devices or devices, cache)
+        lm = _with_draft(model, _opened(tokenizer), draft, draft_devices or devices, cache)
+        _ = lm.tokenizer  # read now rather than before the first token
+        return lm
     opened = find_tokenizer(place) if tokenizer is None else _opened(tokenizer)
     model = compile_language_model(
         place,

@@ -50,6 +50,15 @@ class ChangedResources(Resources):
         """The sources with the new parameters."""
         return self._sources
 
+    @property
+    def assets(self) -> Sequence[str]:
+        """Those of ``base``."""
+        return self._base.assets
+
+    def asset(self, name: str) -> bytes:
+        """From ``base``."""
+        return self._base.asset(name)
+
     def close(self) -> None:
         """Close ``base``."""
         self._base.close()

@@ -137,6 +137,19 @@ def test_compile_of_what_is_no_model(compiled: dict[str, Any], model: str, messa
     assert message in " ".join(result.stderr.replace("│", " ").split())
 
 
+def test_compile_of_a_folder(compiled: dict[str, Any], tmp_path: Path) -> None:
+    """Such as a SavedModel, or a checkpoint, which the frontend of decoders reads."""
+    (tmp_path / "checkpoint").mkdir()
+    (tmp_path / "checkpoint" / "config.json").write_text("{}")
+    result = invoke("compile", tmp_path / "checkpoint", "-o", tmp_path / "m.mansard")
+    assert result.exit_code == 0, result.stderr
+    assert compiled["model"] == tmp_path / "checkpoint"
+    result = invoke("compile", tmp_path, "-o", tmp_path / "m.mansard")
+    assert result.exit_code == 2 and "is not a model Mansard reads" in " ".join(
+        result.stderr.replace("│", " ").split()
+    )
+
+
 def test_compile_of_a_file_that_is_no_program(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     (tmp_path / "m.pt2").write_bytes(b"not a program")

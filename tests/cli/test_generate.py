@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 from support.command_line import invoke, json_of
@@ -33,6 +34,45 @@ def test_text_is_generated_as_the_api_does(artifact):
     assert stopped["text"] == expected[: expected.index(expected[5:8])]
     data = json_of(*options)
     assert data["text"] == expected and len(data["tokens"]) == 12 and data["prompt_tokens"] > 1
+
+
+def test_an_artifact_generates_the_same_text(artifact, tmp_path):
+    options = ("The quick", "-n", 12)
+    expected = json_of("generate", artifact, *options, "--device", "cpu", "--context", 48)["text"]
+    path = tmp_path / "lm.mansard"
+    told = json_of("compile-llm", artifact, "-o", path, "--device", "cpu", "--context", 48, "--proposals", 3)
+    assert told["bytes"] == path.stat().st_size and told["tokenizer"] and told["devices"] == ["cpu"]
+    assert json_of("generate", path, *options)["text"] == expected
+    looked_up = json_of("generate", path, *options, "--draft", "ngram")
+    assert looked_up["text"] == expected and looked_up["speculation"] is not None
+    told = invoke("compile-llm", path, "-o", tmp_path / "again")
+    assert told.exit_code == 1 and "is no checkpoint" in told.stderr
+    assert invoke("compile-llm", tmp_path / "no", "-o", path).exit_code == 1
+
+
+def test_an_artifact_is_compiled_for_a_target_that_is_not_there(artifact, tmp_path):
+    options = ("-o", tmp_path / "lm.mansard", "--target", "vulkan:h200", "--context", 48)
+    told = invoke("compile-llm", artifact, *options)
+    assert told.exit_code == 0 and "for vulkan" in told.stdout
+
+
+def test_a_missing_tokenizer_is_noticed_before_the_model_is_compiled(artifact, tmp_path, monkeypatch):
+    bare = tmp_path / "bare"
+    shutil.copytree(artifact, bare)
+    (bare / "tokenizer.json").unlink()
+    options = ("The quick", "-n", 8, "--device", "cpu", "--context", 48)
+    expected = invoke("generate", artifact, *options).stdout
+    assert invoke("generate", bare, *options, "--tokenizer", artifact).stdout == expected
+    path = tmp_path / "lm.mansard"
+    told = invoke("compile-llm", bare, "-o", path, "--device", "cpu", "--context", 48)
+    assert told.exit_code == 0 and "without a tokenizer" in told.stdout
+    told = invoke("generate", path, "The quick")
+    assert told.exit_code == 1 and "has no tokenizer: --tokenizer names" in told.stderr
+    assert invoke("generate", path, "The quick", "-n", 8, "--tokenizer", artifact).stdout == expected
+    monkeypatch.setattr("mansard.language.load_lm", None)
+    for command in (("generate", bare, "The quick"), ("chat", bare)):
+        told = invoke(*command)
+        assert told.exit_code == 1 and "has no tokenizer: --tokenizer names" in told.stderr
 
 
 def test_weights_are_quantised_on_request(artifact):

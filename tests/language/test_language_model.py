@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import sys
 from collections import Counter
 
 import numpy as np
@@ -200,6 +201,29 @@ def test_an_artifact_generates_the_same(on_cpu, greedy, tmp_path):
     on_cpu.save(tmp_path / "lm.mansard")
     with mansard.load_lm(tmp_path / "lm.mansard") as loaded:
         assert ids(loaded.generate(PROMPT, 20)) == greedy
+
+
+def test_an_artifact_has_its_tokenizer(module, folder, tmp_path, monkeypatch):
+    path = tmp_path / "lm.mansard"
+    with load_lm(folder, devices="cpu", context=48, chunk=8, tokenizer=known_tokenizer(tmp_path)) as lm:
+        expected = lm.text([5, 6, 7], 20)
+        lm.save(path)
+    with load_lm(path) as lm:
+        assert lm.text([5, 6, 7], 20) == expected and expected
+        lm.save(path)  # still has it
+    with load_lm(path) as lm:
+        assert lm.encode("The lazy dog") == byte_level().encode("The lazy dog").ids
+    monkeypatch.setitem(sys.modules, "tokenizers", None)  # not installed
+    with load_lm(path) as lm:
+        assert lm.tokenizer is None and len(list(lm.generate([5, 6, 7], 4))) == 4
+        with pytest.raises(mansard.ImportModelError, match=r"pip install 'mansard\[lm\]'"):
+            lm.encode("The lazy dog")
+
+
+def known_tokenizer(folder):
+    """A file with a tokenizer."""
+    byte_level().save(str(folder / "tokenizer.json"))
+    return folder / "tokenizer.json"
 
 
 def test_an_artifact_is_as_it_was_compiled(on_cpu, tmp_path):

@@ -21,6 +21,7 @@ from mansard.cli.language.options import (
     SeedOption,
     StopOption,
     TemperatureOption,
+    TokenizerOption,
     TokensOption,
     TopKOption,
     TopPOption,
@@ -56,6 +57,7 @@ def generate(
     quantize_activations: QuantizeActivationsOption = False,
     memory: MemoryOption = None,
     method_device: MethodDeviceOption = None,
+    tokenizer: TokenizerOption = None,
     draft: DraftOption = None,
     draft_device: DraftDeviceOption = None,
     trace: TraceOption = None,
@@ -77,6 +79,8 @@ def generate(
             draft_devices=draft_device,
             memory=memory,
             method_devices=method_device,
+            tokenizer=tokenizer,
+            of_texts=True,
         ) as lm,
     ):
         lm.trace = None if trace is None else CallTrace()
@@ -131,6 +135,7 @@ def chat(
     quantize_activations: QuantizeActivationsOption = False,
     memory: MemoryOption = None,
     method_device: MethodDeviceOption = None,
+    tokenizer: TokenizerOption = None,
     draft: DraftOption = None,
     draft_device: DraftDeviceOption = None,
 ) -> None:
@@ -148,6 +153,8 @@ def chat(
             draft_devices=draft_device,
             memory=memory,
             method_devices=method_device,
+            tokenizer=tokenizer,
+            of_texts=True,
         ) as lm,
     ):
         for line in _lines(out):

@@ -12,9 +12,11 @@ import typer
 
 from mansard.cli.progress import progress_bar
 from mansard.cli.specs import parse_memory
+from mansard.errors import InputError
 
 if TYPE_CHECKING:
     from mansard.language import LanguageModel
+    from mansard.language.tokenizer import Tokenizer
 
 ModelArgument = Annotated[
     Path,
@@ -104,11 +106,20 @@ MethodDeviceOption = Annotated[
 
 @contextmanager
 def opened(
-    model: Path, device: list[str] | None, context: int | None, cache_dtype: str | None, **options: Any
+    model: Path,
+    device: list[str] | None,
+    context: int | None,
+    cache_dtype: str | None,
+    *,
+    of_texts: bool = False,
+    **options: Any,
 ) -> Iterator[LanguageModel]:
     """The model on its devices, which one text may list with commas; options that are None have the defaults
-    of `load_lm`."""
+    of `load_lm`. ``of_texts``: raise InputError for a model without a tokenizer."""
     from mansard.language import load_lm
+    from mansard.language.loading import is_checkpoint
+    from mansard.language.tokenizer import find_tokenizer
+    from mansard.language.tokenizer.backend import backend_module
 
     device = [name for text in device for name in re.split(r",(?![+-])", text)] if device else None
     given = {name: value for name, value in options.items() if value is not None}
@@ -116,11 +127,18 @@ def opened(
         given["memory"] = dict(parse_memory(memory))
     if methods := options.get("method_devices"):
         given["method_devices"] = dict(map(_method_device, methods))
+    whole = (model / "config.json").exists() if model.is_dir() else model.exists()
+    if of_texts and options.get("tokenizer") is None and is_checkpoint(model) and whole:
+        given["tokenizer"] = find_tokenizer(model)
+        _check_tokenizer(model, given["tokenizer"])  # before the model is compiled
     with progress_bar() as progress:
         lm = load_lm(
             model, devices=device, context=context, cache_dtype=cache_dtype, progress=progress, **given
         )
     with lm:
+        if of_texts and lm.tokenizer is None:
+            backend_module()
+            _check_tokenizer(model, None)
         yield lm
 
 
@@ -133,6 +151,11 @@ def quantisation(quantize: str | None, activations: bool) -> Any:
     from mansard.quantisation import quantize as refined
 
     return refined(quantize, activations="int8")
+
+
+def _check_tokenizer(model: Path, tokenizer: Tokenizer | None) -> None:
+    if tokenizer is None:
+        raise InputError(f"{model} has no tokenizer: --tokenizer names the folder or file of one")
 
 
 def _method_device(text: str) -> tuple[str, str]:

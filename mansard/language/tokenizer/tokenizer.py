@@ -39,6 +39,10 @@ class Tokenizer:
         self.chat_template = chat_template
         self.source = source
 
+    def to_json(self) -> str:
+        """The vocabulary and how it is applied, as the text of a ``tokenizer.json``."""
+        return str(self._backend.to_str())
+
     @property
     def vocabulary(self) -> int:
         """Number of tokens; a model may have more rows in its embedding."""
