@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from mansard.api.loading import load
 from mansard.api.model import Model
 from mansard.arguments import shown
+from mansard.artifact.resources import Verify
+from mansard.artifact.signing import Key
 from mansard.errors import InputError
 from mansard.language.cache_size import check_cache_size
 from mansard.language.compilation import CHUNK, PROPOSALS, compile_language_model, trained_positions
@@ -24,6 +26,14 @@ if TYPE_CHECKING:
 
     from mansard.passes.products.quantisation import Quantisation
     from mansard.placement import PlacementOptions
+
+
+class _Checks(TypedDict, total=False):
+    """What `mansard.load` checks of an artifact, and whether it reads all of it first."""
+
+    verify: Verify | None
+    copy: bool
+    trusted_keys: Sequence[Key] | None
 
 
 def load_lm(
@@ -48,6 +58,9 @@ def load_lm(
     draft: str | os.PathLike[str] | LanguageModel | None = None,
     draft_devices: str | Sequence[str] | None = None,
     proposals: int | None = None,
+    verify: Verify | None = None,
+    copy: bool = False,
+    trusted_keys: Sequence[Key] | None = None,
     cache: bool = True,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> LanguageModel:
@@ -80,16 +93,19 @@ def load_lm(
 
     An artifact is as it was compiled: ``context``, ``chunk``, ``sequences``, ``proposals`` and ``logprobs``
     are what it has. Another value for one of these is an InputError, and so is any other option that says
-    how a checkpoint is compiled.
+    how a checkpoint is compiled. ``verify``, ``copy`` and ``trusted_keys`` are those of `mansard.load`, for
+    artifacts (a draft that is one, too) and nothing else.
 
     Raises ImportModelError for a checkpoint that cannot be read or whose architecture is not known,
-    ArtifactError for a damaged artifact, OutOfMemoryError for weights or a cache that do not fit a device.
+    ArtifactError for a damaged artifact, SignatureError for one that no trusted key signed, OutOfMemoryError
+    for weights or a cache that do not fit a device.
     """
     place = Path(path)
     if not place.exists():
         raise InputError(f"{path} does not exist: load_lm takes a folder, a .gguf file or an artifact")
     if draft is not None and sequences not in (None, 1):
         raise InputError("a draft is for a model of one sequence (sequences=1)")
+    checks: _Checks = {"verify": verify, "copy": copy, "trusted_keys": trusted_keys}
     if not is_checkpoint(place):
         compiled = {
             "dtype": dtype, "cache_dtype": cache_dtype, "cache_positions": cache_positions,
@@ -110,10 +126,12 @@ def load_lm(
             "proposals": proposals,
             "logprobs": logprobs or None,
         }
-        model = _artifact(place, devices, wanted)
-        lm = _with_draft(model, _opened(tokenizer), draft, draft_devices or devices, cache)
+        model = _artifact(place, devices, wanted, checks)
+        lm = _with_draft(model, _opened(tokenizer), draft, draft_devices or devices, cache, checks)
         _ = lm.tokenizer  # read now rather than before the first token
         return lm
+    if of_artifacts := [name for name, value in checks.items() if value not in (None, False)]:
+        raise InputError(f"{path} is a checkpoint: {', '.join(of_artifacts)}: for artifacts only")
     opened = find_tokenizer(place) if tokenizer is None else _opened(tokenizer)
     model = compile_language_model(
         place,
@@ -146,10 +164,12 @@ def is_checkpoint(path: Path) -> bool:
     return path.is_dir() or path.suffix == ".gguf"
 
 
-def _artifact(path: Path, devices: str | Sequence[str] | None, wanted: Mapping[str, object]) -> Model:
+def _artifact(
+    path: Path, devices: str | Sequence[str] | None, wanted: Mapping[str, object], checks: _Checks
+) -> Model:
     """The model of an artifact; raises InputError where it was compiled with other options than are wanted
     (None: any)."""
-    model = load(path, devices)
+    model = load(path, devices, **checks)
     try:
         info = Description.from_info(model.plan.info)
         held = {name: getattr(info, name) for name in ("context", "chunk", "sequences", "proposals")}
@@ -172,13 +192,14 @@ def _with_draft(
     draft: str | os.PathLike[str] | LanguageModel | None,
     devices: str | Sequence[str] | None,
     cache: bool,
+    checks: _Checks | None = None,
 ) -> LanguageModel:
     """The language model, with a draft that is opened for as many positions where it is not yet."""
     check_cache_size(model.plan)
     if draft is None or draft == LOOKUP or isinstance(draft, LanguageModel):
         return LanguageModel(model, tokenizer, draft)
     try:
-        opened = _draft(draft, Description.from_info(model.plan.info), devices, cache)
+        opened = _draft(draft, Description.from_info(model.plan.info), devices, cache, checks)
     except BaseException:
         model.close()
         raise
@@ -190,12 +211,13 @@ def _draft(
     target: Description,
     devices: str | Sequence[str] | None,
     cache: bool,
+    checks: _Checks | None,
 ) -> LanguageModel:
     place = Path(path)
     if not place.exists():
         raise InputError(f"draft={shown(path)} is neither {LOOKUP!r} nor the path of a language model")
     if not is_checkpoint(place):
-        return load_lm(place, devices=devices, cache=cache)
+        return load_lm(place, devices=devices, cache=cache, **(checks or {}))
     context = min(target.context, trained_positions(place))
     return load_lm(place, devices=devices, context=context, chunk=target.chunk, cache=cache)
 

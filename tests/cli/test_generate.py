@@ -12,6 +12,7 @@ from support.decoders.tokenizers_of_tests import CHAT, byte_level
 from support.vulkan_support import usable_device
 
 import mansard
+from mansard.artifact.signing import generate_key
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +49,19 @@ def test_an_artifact_generates_the_same_text(artifact, tmp_path):
     told = invoke("compile-llm", path, "-o", tmp_path / "again")
     assert told.exit_code == 1 and "is no checkpoint" in told.stderr
     assert invoke("compile-llm", tmp_path / "no", "-o", path).exit_code == 1
+
+
+def test_an_artifact_is_generated_from_if_a_trusted_key_signed_it(artifact, tmp_path):
+    path = tmp_path / "lm.mansard"
+    assert invoke("compile-llm", artifact, "-o", path, "--device", "cpu", "--context", 48).exit_code == 0
+    _, public, _ = generate_key(tmp_path / "release.pem")
+    command = ("generate", path, "The quick", "-n", 4, "--trusted-key", public)
+    told = invoke(*command)
+    assert told.exit_code == 1 and "sign" in told.stderr and told.stdout == ""
+    assert invoke("sign", path, "--key", tmp_path / "release.pem").exit_code == 0
+    assert invoke(*command).exit_code == 0
+    told = invoke("generate", artifact, "The quick", "--trusted-key", public)
+    assert told.exit_code == 1 and "trusted_keys: for artifacts only" in told.stderr
 
 
 def test_an_artifact_is_compiled_for_a_target_that_is_not_there(artifact, tmp_path):

@@ -14,6 +14,8 @@ from support.decoders.tokenizers_of_tests import byte_level
 from support.vulkan_support import usable_device
 
 import mansard
+from mansard.artifact.container import Container
+from mansard.artifact.signing import generate_key, sign_artifact
 from mansard.language import load_lm, step_pace
 
 PROMPT = np.random.default_rng(3).integers(0, 97, 21).tolist()
@@ -234,6 +236,28 @@ def test_an_artifact_is_as_it_was_compiled(on_cpu, tmp_path):
     for name, value in {**same, "logprobs": 0}.items():
         with pytest.raises(mansard.InputError, match=f"compiled with {name}=.*, not .*leave {name} out"):
             mansard.load_lm(path, **{name: value + 1})
+
+
+def test_an_artifact_is_trusted_by_its_signature(on_cpu, folder, greedy, tmp_path):
+    private, public, _ = generate_key(tmp_path / "release.pem")
+    signed, unsigned = tmp_path / "signed.mansard", tmp_path / "unsigned.mansard"
+    on_cpu.save(unsigned)
+    sign_artifact(unsigned, private, signed)
+    with load_lm(signed, trusted_keys=[public], copy=True) as lm:
+        assert ids(lm.generate(PROMPT, 20)) == greedy
+    with pytest.raises(mansard.SignatureError):
+        load_lm(unsigned, trusted_keys=[public])
+    with pytest.raises(mansard.SignatureError):  # the draft
+        load_lm(signed, trusted_keys=[public], draft=unsigned)
+    opened = Container(unsigned)
+    content, weights = bytearray(opened.data), opened.entry("weights.safetensors")
+    content[weights.ctypes.data - opened.data.ctypes.data + weights.size - 1] ^= 1
+    unsigned.write_bytes(content)
+    with pytest.raises(mansard.ArtifactError, match="altered"):
+        load_lm(unsigned, verify="full")
+    for option in ({"trusted_keys": [public]}, {"copy": True}, {"verify": "full"}):
+        with pytest.raises(mansard.InputError, match=f"is a checkpoint: {next(iter(option))}: for artifacts"):
+            load_lm(folder, **option)
 
 
 def test_a_cpu_has_each_weight_once_where_the_checkpoint_is_mapped(on_cpu, folder):

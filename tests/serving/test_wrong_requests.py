@@ -228,7 +228,7 @@ def values(text):
 
 
 def test_a_model_without_a_tokenizer_takes_numbers(another_server, served_lm, monkeypatch):
-    monkeypatch.setattr(served_lm, "tokenizer", None)
+    monkeypatch.setattr(served_lm, "_tokenizer", None)
     with another_server() as other, httpx2.Client(base_url=other.url) as http:
         refused(http.post("/v1/completions", json=COMPLETION), 400, "no_tokenizer", "a list of token numbers")
         refused(http.post("/v1/chat/completions", json=CHAT), 400, "no_tokenizer", "no tokenizer")

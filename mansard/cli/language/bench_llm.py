@@ -19,7 +19,7 @@ from mansard.cli.language.options import (
     opened,
     quantisation,
 )
-from mansard.cli.models import DeviceOption
+from mansard.cli.models import DeviceOption, TrustedKeysOption
 from mansard.cli.output import JsonOption, Output, milliseconds, si
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ def bench_llm(
     quantize: QuantizeOption = None,
     quantize_activations: QuantizeActivationsOption = False,
     cache_dtype: CacheTypeOption = None,
+    trusted_key: TrustedKeysOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Time a language model with random prompts: time to the first token, tokens a second, memory."""
@@ -74,7 +75,7 @@ def bench_llm(
     about: dict[str, Any] = {}
     with Output(as_json) as out:
         for batch in batches:
-            options = {"sequences": batch, "chunk": chunk, "quantize": weights}
+            options = {"sequences": batch, "chunk": chunk, "quantize": weights, "trusted_keys": trusted_key}
             with opened(model, device, context, cache_dtype, **options) as lm:
                 if not about:
                     about = machine(lm)

@@ -29,7 +29,7 @@ from mansard.cli.language.options import (
     quantisation,
 )
 from mansard.cli.language.speculation import DraftDeviceOption, DraftOption, TraceOption, write_trace
-from mansard.cli.models import DeviceOption
+from mansard.cli.models import DeviceOption, TrustedKeysOption
 from mansard.cli.output import JsonOption, Output
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ def generate(
     memory: MemoryOption = None,
     method_device: MethodDeviceOption = None,
     tokenizer: TokenizerOption = None,
+    trusted_key: TrustedKeysOption = None,
     draft: DraftOption = None,
     draft_device: DraftDeviceOption = None,
     trace: TraceOption = None,
@@ -80,6 +81,7 @@ def generate(
             memory=memory,
             method_devices=method_device,
             tokenizer=tokenizer,
+            trusted_keys=trusted_key,
             of_texts=True,
         ) as lm,
     ):
@@ -136,6 +138,7 @@ def chat(
     memory: MemoryOption = None,
     method_device: MethodDeviceOption = None,
     tokenizer: TokenizerOption = None,
+    trusted_key: TrustedKeysOption = None,
     draft: DraftOption = None,
     draft_device: DraftDeviceOption = None,
 ) -> None:
@@ -154,6 +157,7 @@ def chat(
             memory=memory,
             method_devices=method_device,
             tokenizer=tokenizer,
+            trusted_keys=trusted_key,
             of_texts=True,
         ) as lm,
     ):

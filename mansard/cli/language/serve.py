@@ -20,7 +20,7 @@ from mansard.cli.language.options import (
     opened,
     quantisation,
 )
-from mansard.cli.models import DeviceOption
+from mansard.cli.models import DeviceOption, TrustedKeysOption
 from mansard.errors import InputError
 
 _SEQUENCES = 8
@@ -40,6 +40,7 @@ def serve(
     quantize_activations: QuantizeActivationsOption = False,
     cache_dtype: CacheTypeOption = None,
     tokenizer: TokenizerOption = None,
+    trusted_key: TrustedKeysOption = None,
     api_key: Annotated[
         str | None,
         typer.Option(
@@ -95,7 +96,7 @@ def serve(
     with socket, opened(
         model, device, context, cache_dtype,
         sequences=sequences, cache_positions=cache_positions, chunk=chunk, quantize=weights,
-        tokenizer=tokenizer, logprobs=logprobs,
+        tokenizer=tokenizer, logprobs=logprobs, trusted_keys=trusted_key,
     ) as lm:  # fmt: skip
         server = Server(lm, options, log_level=log_level, ready=_tell)
         try:
