@@ -68,6 +68,10 @@ def test_an_artifact_is_compiled_for_a_target_that_is_not_there(artifact, tmp_pa
     options = ("-o", tmp_path / "lm.mansard", "--target", "vulkan:h200", "--context", 48)
     told = invoke("compile-llm", artifact, *options)
     assert told.exit_code == 0 and "for vulkan" in told.stdout
+    options = ("-o", tmp_path / "lm.mansard", "--target", "cpu:x86-64-v4,x86-64-v3", "--context", 48)
+    assert invoke("compile-llm", artifact, *options).exit_code == 0
+    variants = json_of("devices", "--artifact", tmp_path / "lm.mansard")["variants"]
+    assert [variant["target"] for variant in variants] == ["cpu:x86-64-v4", "cpu:x86-64-v3"]
 
 
 def test_a_missing_tokenizer_is_noticed_before_the_model_is_compiled(artifact, tmp_path, monkeypatch):

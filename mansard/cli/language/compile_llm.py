@@ -37,7 +37,8 @@ def compile_llm(
         typer.Option(
             "--target",
             metavar="TARGET",
-            help="Compile for a target, present or not: cpu:x86-64-v3, vulkan:rtx4090. Repeat.",
+            help="Compile for a target, present or not: cpu:x86-64-v3, vulkan:rtx4090; "
+            "cpu:x86-64-v4,x86-64-v3 holds kernels for both. Repeat.",
         ),
     ] = None,
     sequences: Annotated[
@@ -76,9 +77,10 @@ def compile_llm(
         Output(as_json) as out,
         opened(
             model,
-            [*(device or []), *(target or [])],
+            device,
             context,
             cache_dtype,
+            targets=target,
             sequences=sequences,
             cache_positions=cache_positions,
             chunk=chunk,

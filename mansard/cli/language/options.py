@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -111,17 +111,19 @@ def opened(
     context: int | None,
     cache_dtype: str | None,
     *,
+    targets: Sequence[str] | None = None,
     of_texts: bool = False,
     **options: Any,
 ) -> Iterator[LanguageModel]:
-    """The model on its devices, which one text may list with commas; options that are None have the defaults
-    of `load_lm`. ``of_texts``: raise InputError for a model without a tokenizer."""
+    """The model on its devices, which one text may list with commas, or compiled for ``targets``, each of
+    which may be several for one device; options that are None have the defaults of `load_lm`. ``of_texts``:
+    raise InputError for a model without a tokenizer."""
     from mansard.language import load_lm
     from mansard.language.loading import is_checkpoint
     from mansard.language.tokenizer import find_tokenizer
     from mansard.language.tokenizer.backend import backend_module
 
-    device = [name for text in device for name in re.split(r",(?![+-])", text)] if device else None
+    names = [name for text in device or () for name in re.split(r",(?![+-])", text)] + list(targets or ())
     given = {name: value for name, value in options.items() if value is not None}
     if memory := options.get("memory"):
         given["memory"] = dict(parse_memory(memory))
@@ -133,7 +135,7 @@ def opened(
         _check_tokenizer(model, given["tokenizer"])  # before the model is compiled
     with progress_bar() as progress:
         lm = load_lm(
-            model, devices=device, context=context, cache_dtype=cache_dtype, progress=progress, **given
+            model, devices=names or None, context=context, cache_dtype=cache_dtype, progress=progress, **given
         )
     with lm:
         if of_texts and lm.tokenizer is None:
