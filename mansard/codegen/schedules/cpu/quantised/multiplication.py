@@ -34,7 +34,11 @@ _BYTES = (DType.I8, DType.U8)
 _ONE_UNSIGNED = frozenset({"avx512vnni", "avxvnni"})
 _BOTH_SIGNED = frozenset({"avxvnniint8", "dotprod"})
 PREFETCH_BYTES = 2048
-"""How far ahead of itself each stream of codes is fetched."""
+FLOAT_PREFETCH_BYTES = 8192
+"""How far ahead of itself each stream of codes is fetched, where x is of bytes, and where of floats: into the
+second-level cache. With the first one, products of one row with 3072 x 1024 codes from memory took 1.15 to
+1.3 times as long in bytes, 1.15 to 1.35 in codes of 8 or 4 bits with floats, as long with codes of 4 bits in
+bytes (Zen 4, in turn)."""
 LINE = 64
 """Bytes of a cache line."""
 WORD_CODES = 8
@@ -203,10 +207,11 @@ class Multiplication:
         return tuple(b.sub(b.bitcast(part, DType.I8), half) for part in parts)
 
     def prefetch(self, memory: Memory, place: KValue, behind: int = 0) -> None:
-        """Fetch the codes that a stream reads `PREFETCH_BYTES` and ``behind`` more bytes after a place."""
+        """Fetch the codes that a stream reads some time, and ``behind`` more bytes, after a place."""
         b, bits = self.b, self.product.codes.value.type.dtype.bits
-        at = b.add(place, b.idx((PREFETCH_BYTES + behind) * 8 // bits))
-        b.prefetch(memory, b.binary("shr", at, b.idx(1)) if bits < 8 else at)
+        ahead = PREFETCH_BYTES if self.step == 4 else FLOAT_PREFETCH_BYTES
+        at = b.add(place, b.idx((ahead + behind) * 8 // bits))
+        b.prefetch(memory, b.binary("shr", at, b.idx(1)) if bits < 8 else at, second_level=True)
 
     def x(self, ev: Evaluator) -> KValue:
         """The elements of x at the bound loops, in every lane."""
