@@ -233,8 +233,9 @@ class LanguageModel:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the compiled model, with its tokenizer, to one file for `mansard.load_lm`."""
-        own = self._tokenizer
-        self.model.save(path, assets=None if own is None else {ASSET: tokenizer_to_bytes(own)})
+        tokenizer = self._tokenizer
+        assets = None if tokenizer is None else {ASSET: tokenizer_to_bytes(tokenizer)}
+        self.model.save(path, assets=assets)
 
     def explain(self) -> LanguageModelExplanation:
         """What each device has of the model, and why each dispatch of a decode step runs where it does."""
