@@ -12,6 +12,8 @@ A call that still waits for admission just leaves the queue (`mansard.runtime.ca
 
 from __future__ import annotations
 
+import threading
+
 from mansard.errors import CallCancelledError, DeadlineExceededError, MansardError, WaitTimeoutError
 from mansard.runtime.calls.admission import Admission
 from mansard.runtime.calls.call import Call
@@ -28,6 +30,9 @@ class Cancellation:
     def __init__(self, admission: Admission, *, withdrawable: bool) -> None:
         self._admission = admission
         self._withdrawable = withdrawable
+        self._ending = 0
+        """Calls that end in the background."""
+        self._ended = threading.Condition()
 
     def withdraw(self, call: Call, error: MansardError) -> None:
         """Fail with ``error`` what devices have not begun of a running call."""
@@ -52,9 +57,22 @@ class Cancellation:
         reusable = reason is error
         if not isinstance(error, WaitTimeoutError):
             self.withdraw(call, reason)
-        completions().when(
-            call.context.timelines.finals, lambda: self.discard(call, reason, reusable=reusable)
-        )
+        with self._ended:
+            self._ending += 1
+        completions().when(call.context.timelines.finals, lambda: self._end(call, reason, reusable))
+
+    def wait(self) -> None:
+        """Block until the calls that end in the background have given back their contexts."""
+        with self._ended:
+            self._ended.wait_for(lambda: self._ending == 0)
+
+    def _end(self, call: Call, reason: MansardError, reusable: bool) -> None:
+        try:
+            self.discard(call, reason, reusable=reusable)
+        finally:
+            with self._ended:
+                self._ending -= 1
+                self._ended.notify_all()
 
     def discard(self, call: Call, error: MansardError, *, reusable: bool = True) -> None:
         """Release a call that was cancelled with ``error`` and that every device is done with."""

@@ -167,8 +167,9 @@ class CallExecutor:
 
         def held(exclusive: ExclusiveAdmission) -> None:
             with exclusive:
-                if self.lifecycle.order is not None:
+                if self.lifecycle.order is not None:  # its calls hold no permit while they run
                     self.lifecycle.order.wait()
+                    self.lifecycle.cancellation.wait()
                 function()
 
         guarded(ExclusiveAdmission.leave, held, self.admission.exclusive())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 from support import fake_device
@@ -9,6 +11,7 @@ from support.fake_device import gpu_options
 from support.plans.builder import PlanBuilder, X, bound
 
 from mansard.errors import CallCancelledError, DeviceError, ExecutionError
+from mansard.runtime.calls.cancellation import Cancellation
 
 OPTIONS = [{}, gpu_options("unified"), gpu_options("discrete")]
 
@@ -105,6 +108,23 @@ def test_a_device_that_runs_sequences_gets_calls_begun_together_at_once(make, ki
     assert [int(call.result()[0][0]) for call in calls] == [17, 22]
     session._calls.lifecycle.free_idle_contexts()  # the one whose memory the others use among them
     assert np.array_equal(model(X), 23 * X)
+    model.close()
+    assert device.live == 0
+
+
+def test_closing_waits_for_the_contexts_of_cancelled_calls(make, monkeypatch):
+    device = make("dev")
+    model = bound(counting(), device)
+    discard = Cancellation.discard
+
+    def late(*arguments, **options):
+        time.sleep(0.05)
+        discard(*arguments, **options)
+
+    monkeypatch.setattr(Cancellation, "discard", late)
+    first, second = begin(model), begin(model)
+    second.cancel()
+    assert int(first.result()[0][0]) == 1
     model.close()
     assert device.live == 0
 
