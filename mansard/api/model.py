@@ -15,7 +15,7 @@ from mansard.api.results import result_builder
 from mansard.arguments import shown
 from mansard.artifact.assets import checked_assets
 from mansard.artifact.resources import Resources, write_artifact
-from mansard.errors import ArtifactError, InputError, MansardError
+from mansard.errors import InputError, MansardError
 from mansard.hal.service import uninterrupted
 from mansard.plan.plan import Plan, TensorSpec
 from mansard.runtime.calls.stats import Stats
@@ -201,9 +201,6 @@ class Model:
     def asset(self, name: str) -> bytes:
         """The content of one of `assets`; its hash is checked. Raises ArtifactError for one that the model
         does not have, naming those it has, and for a damaged one."""
-        if name not in self.assets:
-            known = ", ".join(self.assets) or "none"
-            raise ArtifactError(f"the model has no asset {shown(name)}; its assets: {known}")
         return self._resources.asset(name)
 
     def bind(self) -> Session:

@@ -88,8 +88,10 @@ class Resources(abc.ABC):
         return ()
 
     def asset(self, name: str) -> bytes:
-        """The content of an asset; raises ArtifactError for one that is missing or damaged."""
-        raise ArtifactError(f"the model has no asset {name!r}")
+        """The content of an asset. Raises ArtifactError for one that the model does not have, naming those it
+        has, and for a damaged one."""
+        known = ", ".join(self.assets) or "none"
+        raise ArtifactError(f"the model has no asset {shown(name)}; its assets: {known}")
 
     def close(self) -> None:  # noqa: B027  # memory resources hold nothing to close
         """Drop what the resources hold; buffers that still use it keep it alive."""
@@ -283,8 +285,9 @@ def write_artifact(
     blobs = {entry: resources.code(entry) for entry in _code_entries(plan)}
     if sources := resources.sources():
         blobs[SOURCES_ENTRY] = sources
-    kept = {name: resources.asset(name) for name in resources.assets if name not in (assets or {})}
-    blobs |= {PREFIX + name: content for name, content in {**kept, **(assets or {})}.items()}
+    given = assets or {}
+    kept = {name: resources.asset(name) for name in resources.assets if name not in given}
+    blobs |= {PREFIX + name: content for name, content in {**kept, **given}.items()}
     weights = list({spec.entry: spec for p in plan.all_plans() for spec in p.weights}.values())
     layout = weight_file.lay_out(weights)
     text = plan_to_json(plan, executables_of(plan)).encode()

@@ -16,7 +16,7 @@ from mansard.cli.compilation.quantisation import QuantizeOptions
 from mansard.cli.decisions import decided, totals
 from mansard.cli.explain import totals_table
 from mansard.cli.limits import LimitsOption
-from mansard.cli.models import signature
+from mansard.cli.models import TargetOption, signature
 from mansard.cli.output import JsonOption, Output, si
 from mansard.cli.progress import progress_bar
 from mansard.cli.sources import Keywords, read_source
@@ -54,15 +54,7 @@ def compile_(
             "--device", metavar="DEVICE", help="Compile for a device present: cpu, vulkan, vulkan:1. Repeat."
         ),
     ] = None,
-    target: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--target",
-            metavar="TARGET",
-            help="Compile for a target, present or not: cpu:x86-64-v3, vulkan:h200; cpu:x86-64-v4,x86-64-v3 "
-            "or vulkan:hopper,valhall4 holds kernels for both. Repeat.",
-        ),
-    ] = None,
+    target: TargetOption = None,
     input_: Annotated[
         list[str] | None,
         typer.Option("--input", metavar="[NAME=]TENSOR", help="An example input, in order: 1x3x224x224xf32."),

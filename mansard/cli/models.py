@@ -34,6 +34,15 @@ DeviceOption = Annotated[
         "--device", metavar="DEVICE", help="A device to use, such as cpu, vulkan or vulkan:1. Repeat."
     ),
 ]
+TargetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--target",
+        metavar="TARGET",
+        help="Compile for a target, present or not: cpu:x86-64-v3, vulkan:h200; cpu:x86-64-v4,x86-64-v3 "
+        "or vulkan:hopper,valhall4 holds kernels for both. Repeat.",
+    ),
+]
 RequestsOption = Annotated[
     int, typer.Option("--requests", min=1, metavar="N", help="Profile this many requests with equal inputs.")
 ]

@@ -21,7 +21,7 @@ from mansard.cli.language.options import (
     opened,
     quantisation,
 )
-from mansard.cli.models import DeviceOption
+from mansard.cli.models import DeviceOption, TargetOption
 from mansard.cli.output import JsonOption, Output, si
 from mansard.errors import InputError
 
@@ -32,15 +32,7 @@ def compile_llm(
     ],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="ARTIFACT", help="The file to write.")],
     device: DeviceOption = None,
-    target: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--target",
-            metavar="TARGET",
-            help="Compile for a target, present or not: cpu:x86-64-v3, vulkan:rtx4090; "
-            "cpu:x86-64-v4,x86-64-v3 holds kernels for both. Repeat.",
-        ),
-    ] = None,
+    target: TargetOption = None,
     sequences: Annotated[
         int,
         typer.Option("--sequences", min=1, help="Texts generated at a time, each with a cache of its own."),

@@ -168,8 +168,8 @@ class AlongKeys:
                 ev.bind([self.nest.key_loop], key)
                 ev.bind(along, b.idx(0))
                 place, _ = ev.linear(read.address)
+            memory = b.bindings[ev.binding_of[read.value]]
             for at in range(0, extent, LINE // size):
-                memory = b.bindings[ev.binding_of[read.value]]
                 b.prefetch(memory, b.add(place, b.idx(at)), second_level=True)
 
     def _address(self, memory: SharedMemory, base: int, index: KValue, lanes: int) -> KValue:

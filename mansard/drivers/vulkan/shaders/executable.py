@@ -148,12 +148,6 @@ class VulkanExecutable(Executable):
         self.wait()
         return self._pipelines
 
-    @property
-    def ptx_module(self) -> int:
-        """The handle of the PTX module behind the pipelines' functions; 0 when there is none."""
-        self.wait()
-        return self._ptx_modules[0] if self._ptx_modules else 0
-
     def build(self) -> None:
         """Let the driver compile the modules. Raises DeviceError when it refuses one."""
         modules, self.modules = self.modules, None
