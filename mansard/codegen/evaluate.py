@@ -103,6 +103,10 @@ class Evaluator(Positions):
         """Within this scope a read of ``value`` at ``address`` (at the bound loops) gives ``data``."""
         self._cache[value, self.place(address)] = data
 
+    def knows(self, value: Value, address: Linear) -> bool:
+        """Whether a read of ``value`` at ``address`` has been made or provided within this scope."""
+        return (value, self.place(address)) in self._cache
+
     def provide_gathered(self, at: ComputedPlace, data: KValue) -> None:
         """The same for what an op reads at a computed place."""
         self._gathers = True

@@ -24,7 +24,8 @@ def plain_reads(ev: Evaluator, root: Root, others: Collection[Value] = ()) -> li
 
 
 def load_ahead(ev: Evaluator, reads: Iterable[Read]) -> None:
-    """Load `plain_reads` at the bound loops, for reads there within this scope."""
+    """Load `plain_reads` at the bound loops, for reads there within this scope; each place once."""
     for read in reads:
         assert read.address is not None
-        ev.provide(read.value, read.address, ev.load(read.value, read.address))
+        if not ev.knows(read.value, read.address):
+            ev.provide(read.value, read.address, ev.load(read.value, read.address))

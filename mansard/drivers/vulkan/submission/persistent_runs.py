@@ -22,7 +22,8 @@ from mansard.drivers.vulkan.shaders.persistent import (
 )
 from mansard.drivers.vulkan.shaders.weight_streams import Slots
 from mansard.drivers.vulkan.submission.block_schedule import BlockSchedule, Share, schedule
-from mansard.drivers.vulkan.submission.exchange_plan import ExchangePlan, Range, bytes_of, overlap, plan
+from mansard.drivers.vulkan.submission.exchange_plan import ExchangePlan, plan
+from mansard.drivers.vulkan.submission.run_values import Range, bytes_of, overlap
 from mansard.hal.commands import BarrierCommand, BufferRef, Command, CopyCommand, DispatchCommand
 from mansard.hal.weight_streams import ALIGNMENT
 
@@ -71,9 +72,14 @@ class PersistentRun:
         return self.schedule_start + self.schedule.bytes
 
     @property
+    def renamed_start(self) -> int:
+        """Where the memory of renamed values begins, in bytes: behind that of exchanged ones."""
+        return self.exchange_start + self.exchanges.size
+
+    @property
     def bytes(self) -> int:
         """Bytes of all that a launch reads beside the dispatches' buffers."""
-        return self.exchange_start + self.exchanges.size
+        return self.renamed_start + self.exchanges.renaming.size
 
     @property
     def bodies(self) -> list[Body]:
@@ -167,7 +173,7 @@ def record_words(
 ) -> list[int]:
     """The records of a run, the counters, the records of its streams, the blocks' lists, and empty exchanged
     values, in memory that begins at the address ``start``; ``table`` gives a dispatch's argument table."""
-    exchanges, values = run.exchanges, start + run.exchange_start
+    exchanges, values, renamed = run.exchanges, start + run.exchange_start, start + run.renamed_start
     numbers = {body: number for number, body in enumerate(run.bodies)}
     words: list[int] = []
     streams: list[int] = []
@@ -176,6 +182,8 @@ def record_words(
         for binding in range(len(dispatch.command.bindings)):
             if (number, binding) in exchanges.places:
                 addresses[binding] = values + exchanges.places[number, binding]
+            elif (number, binding) in exchanges.renaming.places:
+                addresses[binding] = renamed + exchanges.renaming.places[number, binding]
         if body.stream is not None:
             groups = blocks
             operands = tuple(addresses[operand.binding] for operand in body.stream.operands)
@@ -191,7 +199,7 @@ def record_words(
             run.schedule.starts[number],
         )
         words += record.words()
-    empty = [(1 << 64) - 1] * (exchanges.size // 8)
+    empty = [(1 << 64) - 1] * ((exchanges.size + exchanges.renaming.size) // 8)
     return words + [0] * (COUNTERS // 8) + streams + run.schedule.words() + empty
 
 

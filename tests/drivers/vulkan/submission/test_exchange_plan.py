@@ -12,7 +12,8 @@ from support import vulkan_support
 from mansard.drivers.vulkan.memory.buffer import VulkanBuffer
 from mansard.drivers.vulkan.shaders.abi import BodyInfo
 from mansard.drivers.vulkan.shaders.persistent import Body
-from mansard.drivers.vulkan.submission.exchange_plan import ALIGNMENT, ExchangePlan, plan
+from mansard.drivers.vulkan.submission.exchange_plan import ExchangePlan, plan
+from mansard.drivers.vulkan.submission.run_values import ALIGNMENT
 from mansard.hal import BindingSlot, BufferRef, DispatchCommand, Executable, MemoryKind
 from mansard.hal.exchanges import Exchange
 
@@ -84,19 +85,22 @@ def test_every_value_has_memory_of_its_own(dispatch: Make) -> None:
 
 
 @pytest.mark.parametrize(
-    "second",
+    ("second", "renamed"),
     [
-        [("r", 0, 256), ("w", 512, 256)],  # a reader that does not wait
-        [("rx", 0, 512), ("w", 512, 256)],  # more than the value
-        [("s", 0, 64)],  # a part is written
+        ([("r", 0, 256), ("w", 512, 256)], True),  # a reader that does not wait
+        ([("rx", 0, 512), ("w", 512, 256)], False),  # more than the value
+        ([("s", 0, 64)], False),  # a part is written
     ],
 )
-def test_values_that_are_not_exchanged(dispatch: Make, second: list[tuple[str, int, int]]) -> None:
+def test_values_that_are_not_exchanged(
+    dispatch: Make, second: list[tuple[str, int, int]], renamed: bool
+) -> None:
     found = planned(
         [dispatch(("wx", 0, 256)), dispatch(*second), dispatch(("w", 0, 256)), dispatch(("r", 0, 8))]
     )
     assert found.places == {} and found.size == 0
-    assert found.waits == (True, True, True, False)
+    assert found.waits == (True, not renamed, True, False)
+    assert set(found.renaming.places) == ({(0, 0), (1, 0)} if renamed else set())
 
 
 def test_a_value_that_is_left_in_memory_is_not_exchanged(dispatch: Make) -> None:
@@ -164,47 +168,85 @@ def test_buffers_that_are_not_known_yet(dispatch: Make) -> None:
     assert found == ExchangePlan((True, False, True), {}, ((0, 0),) * 3, 0)
 
 
-@pytest.mark.parametrize("seed", range(40))
+def gated(dispatch: Make) -> list[Dispatch]:
+    """A layer whose larger vector is not exchanged."""
+    return [
+        dispatch(("rx", 0, 256), ("wt", 256, 512)),
+        dispatch(("r", 256, 512), ("rx", 0, 256), ("wx", 0, 256)),
+    ]
+
+
+def test_values_of_one_memory_take_two_places_in_turn(dispatch: Make) -> None:
+    """So no wait is left between the readers of one and what writes the next."""
+    found = planned([*(part for _ in range(4) for part in gated(dispatch)), dispatch(("r", 1024, 8))])
+    assert found.waits == (True, False, True, False, True, False, True, True, False)
+    places = [found.renaming.places[n, 1] for n in (0, 2, 4, 6)]
+    assert places == [0, 512, 0, 512] == [found.renaming.places[n, 0] for n in (1, 3, 5, 7)]
+    assert found.renaming.size == 1024
+    assert not set(found.renaming.places) & set(found.places)
+
+
+def test_no_more_is_renamed_than_saves_waits(dispatch: Make) -> None:
+    alone = [dispatch(("w", 0, 64)), dispatch(("r", 0, 64), ("wt", 64, 64)), dispatch(("r", 64, 64))]
+    assert not planned(alone).renaming.places
+    large = 2 << 20
+    layers = [dispatch(("wt", 0, large)), dispatch(("r", 0, large))] * 2
+    found = planned([*layers, dispatch(("r", 0, 8))])
+    assert not found.renaming.places, "values beyond the limit"
+
+
+@pytest.mark.parametrize("seed", range(60))
 def test_random_runs(dispatch: Make, seed: int) -> None:
-    """Every read finds what was written last, and memory what was written last in the end."""
+    """Every read finds what was written last, memory in the end holds what was written last to what is not
+    transient, and there are waits between accesses that would conflict."""
     rng = random.Random(seed)
     dispatches = []
     for _ in range(14):
         spans = [(64 * first, 64 * rng.randint(1, 3)) for first in rng.sample(range(0, 24, 3), 3)]
-        kinds = [rng.choice(("r", "rx", "rx")), rng.choice(("rx", "s", "wx")), rng.choice(("w", "wx", "wx"))]
+        kinds = [rng.choice(("r", "rx", "rx")), rng.choice(("rx", "s", "wx")), rng.choice(("w", "wx", "wxt"))]
         dispatches.append(dispatch(*((kind, *span) for kind, span in zip(kinds, spans, strict=True))))
     found = planned(dispatches)
-    last: dict[int, tuple[int, int]] = {}  # the writer of a byte
     emptied_at = {}
     for number, (first, end) in enumerate(found.emptied):
         emptied_at |= dict.fromkeys(range(first, end), number)
-    owners: dict[int, tuple[int, int]] = {}
+    Place = tuple[str, int]
+    expected: dict[int, tuple[tuple[int, int], int]] = {}  # by byte of memory: the last write, and its byte
+    contents: dict[Place, tuple[tuple[int, int], int]] = {}
+    written: dict[Place, int] = {}
+    read: dict[Place, list[int]] = {}
+    transient: dict[int, bool] = {}
+
+    def place(use: tuple[int, int], number: int, byte: int) -> Place:
+        for name, places in (("exchanged", found.places), ("renamed", found.renaming.places)):
+            if use in places:
+                return name, places[use] + number
+        return "memory", byte
+
     for number, (command, body) in enumerate(dispatches):
-        writes: list[tuple[tuple[int, int], range]] = []
+        of_dispatch = []
         for binding, ref in enumerate(command.bindings):
             assert ref.size is not None
-            use, span = (number, binding), range(ref.offset, ref.offset + ref.size)
-            place = found.places.get(use)
-            if binding in body.info.writes:
-                writes.append((use, span))
+            for nth, byte in enumerate(range(ref.offset, ref.offset + ref.size)):
+                at = place((number, binding), nth, byte)
+                of_dispatch.append((binding in body.info.writes, (number, binding), nth, byte, at, ref))
+        for writes, use, _, byte, at, _ in of_dispatch:
+            if writes:
                 continue
-            for byte in span:
-                writer = last.get(byte)
-                if place is not None:
-                    assert writer is not None and found.places[writer] is not None
-                    start = dispatches[writer[0]][0].bindings[writer[1]].offset
-                    assert place + byte - span.start == found.places[writer] + byte - start
-                    where = place + byte - span.start
-                    assert any(found.waits[number : emptied_at[where]]), "emptied behind a wait"
-                elif writer is not None:
-                    assert writer not in found.places and any(found.waits[writer[0] : number])
-        for use, span in writes:
-            for byte in span:
-                before = last.get(byte)
-                if use not in found.places and before is not None and before not in found.places:
-                    assert any(found.waits[before[0] : number])
-                last[byte] = use
-            if use in found.places:
-                for where in range(found.places[use], found.places[use] + len(span)):
-                    assert owners.setdefault(where, use) == use, "memory is used once"
-    assert not set(last.values()) & set(found.places), "what is left lies in ordinary memory"
+            assert contents.get(at) == expected.get(byte), (use, byte)
+            if at[0] == "exchanged":
+                assert any(found.waits[number : emptied_at[at[1]]]), "emptied behind a wait"
+            elif at in written:
+                assert any(found.waits[written[at] : number]), "read behind a wait"
+            read.setdefault(at, []).append(number)
+        for writes, use, nth, byte, at, ref in of_dispatch:
+            if not writes:
+                continue
+            if at[0] == "exchanged":
+                assert at not in contents, "memory is used once"
+            else:
+                before = [n for n in [*read.pop(at, ()), written.get(at, number)] if n < number]
+                assert all(any(found.waits[n:number]) for n in before), "written behind a wait"
+            contents[at], expected[byte], written[at] = (use, nth), (use, nth), number
+            transient[byte] = ref.transient
+    for byte, value in expected.items():
+        assert transient[byte] or contents.get(("memory", byte)) == value, "what is left lies in memory"

@@ -255,6 +255,35 @@ def test_records_of_exchanged_values(kernels: Kernels) -> None:
     assert [start for start, _ in emptied] == [values] if len(emptied) == 1 else [values, values + 256]
 
 
+def test_records_of_renamed_values(kernels: Kernels) -> None:
+    """They lie behind exchanged ones, and nobody polls for them."""
+    exchange = Exchange(frozenset(), frozenset({2}))
+    writing = kernels._load(ADD, BodyInfo(0, (2,), None, exchange))
+    vector, weights = BufferRef(kernels.vector, 0, 256), BufferRef(kernels.weights, 0, 256)
+    passed_on = BufferRef(kernels.vector, 256, 256, transient=True)
+
+    def passed(source: BufferRef, target: BufferRef) -> DispatchCommand:
+        return DispatchCommand(writing, ADD.name, (source, weights, target), (), (4, 1, 1))
+
+    commands: list[Command] = []
+    for n in range(3):
+        result = BufferRef(kernels.result, 256 * n, 256)
+        commands += [passed(vector, passed_on), B, passed(passed_on, result), B]
+    product = kernels.dispatch(kernels.product, result=BufferRef(kernels.result, 1024, 256))
+    (run, _) = group([*commands, product, B], BLOCKS)
+    assert isinstance(run, PersistentRun)
+    assert run.exchanges.size == 0 and run.bytes == run.renamed_start + run.exchanges.renaming.size
+    start = 1 << 32
+    words = record_words(run, lambda command: [10, 11, 12], BLOCKS, start)
+    assert run.bytes == 8 * len(words)
+    records = [words[n * RECORD // 8 :] for n in range(6)]
+    first, second = (start + run.renamed_start + place for place in (0, 256))
+    assert [d.waits for d in run.dispatches] == [True, False, True, False, True, False, False]
+    assert [record[6] for record in records[::2]] == [first, second, first]
+    assert [record[4] for record in records[1::2]] == [first, second, first]
+    assert all(record[1] >> 32 == 0 for record in records)
+
+
 def test_what_is_recorded(kernels: Kernels) -> None:
     encoder = kernels.encoder
     commands = [kernels.dispatch(kernels.product), B, kernels.dispatch(kernels.small), B]

@@ -21,9 +21,11 @@ from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.loop_nest import Root
 from mansard.codegen.schedules.common.base import Frame
 from mansard.codegen.schedules.common.dequantised import DequantisedProduct
+from mansard.codegen.schedules.gpu.ahead import load_ahead, plain_reads
 from mansard.codegen.schedules.gpu.gemv.grouped import Chunk
 from mansard.codegen.schedules.gpu.gemv.parts import Rounding
 from mansard.dtypes import DType
+from mansard.ir.ops import Generic
 
 F32, I32 = DType.F32, DType.I32
 LANES = 4
@@ -110,30 +112,50 @@ class RoundedRows:
         scales = next(root for root in nest.roots if root.op.output is self.rounding.scales)
         self.outer = nest.collapsed(range(nest.domain), [p for r in nest.roots for p in nest.positions(r)])
         units = [self._unit(number) for number in range(-(-self.groups * self.size // (UNIT * self.width)))]
-        for unit in units:
-            # Elements of a few units stay in registers until they are rounded, of more they are read again.
-            with ev.scope() if len(units) > HELD_UNITS else nullcontext():
-                self._store_largest(largest, unit)
+        batches = [units[first : first + HELD_UNITS] for first in range(0, len(units), HELD_UNITS)]
+        several = len(batches) > 1  # their elements are read again to be rounded
+        for batch in batches:
+            with ev.scope() if several else nullcontext():
+                self._load(largest, batch)
+                for unit in batch:
+                    self._store_largest(largest, unit)
         b.barrier()
         tops = [self._largest(unit) for unit in units]
         b.barrier()  # where these were, codes follow
-        for unit, top in zip(units, tops, strict=True):
-            self._bind(codes, unit, unit.places[0])
-            ev.vector = None
-            ev.reduced[largest.op] = top
-            inverse = ev.part(codes, self.rounding.body.inverse)
-            # A group with an infinity has codes of 0, which an infinite scale makes NaN, as do any others.
-            finite = b.compare("lt", ev.reduced[largest.op], b.const(math.inf, F32))
-            scale = b.select(finite, ev.root(scales), b.const(math.nan, F32))
-            with b.if_(b.compare("eq", unit.places[0], b.idx(0))):
-                b.store(self.scales, unit.group, scale)
-            words = []
+        for batch in batches:
+            with ev.scope() if several else nullcontext():
+                if several:
+                    self._load(codes, batch)
+                for unit in batch:
+                    self._round(codes, scales, unit, largest.op, tops[units.index(unit)])
+
+    def _load(self, root: Root, units: Sequence[_Unit]) -> None:
+        """Request what a root reads of some units before the first of these has to be waited for."""
+        for unit in units:
             for place in unit.places:
-                self._bind(codes, unit, place)
-                number = b.splat(ev.part(codes, self.rounding.body.number), LANES)
-                words.append(self._codes(b.exact("mul", number, b.splat(inverse, LANES))))
-            ev.vector = None
-            self._store(unit, self._apart(*words) if self.weights.bits < 8 else words)
+                self._bind(root, unit, place)
+                load_ahead(self.frame.ev, plain_reads(self.frame.ev, root))
+        self.frame.ev.vector = None
+
+    def _round(self, codes: Root, scales: Root, unit: _Unit, largest: Generic, top: KValue) -> None:
+        """Store the codes of a unit, and the scale of a group for its first one."""
+        b, ev = self.b, self.frame.ev
+        self._bind(codes, unit, unit.places[0])
+        ev.vector = None
+        ev.reduced[largest] = top
+        inverse = ev.part(codes, self.rounding.body.inverse)
+        # A group with an infinity has codes of 0, which an infinite scale makes NaN, as do any others.
+        finite = b.compare("lt", top, b.const(math.inf, F32))
+        scale = b.select(finite, ev.root(scales), b.const(math.nan, F32))
+        with b.if_(b.compare("eq", unit.places[0], b.idx(0))):
+            b.store(self.scales, unit.group, scale)
+        words = []
+        for place in unit.places:
+            self._bind(codes, unit, place)
+            number = b.splat(ev.part(codes, self.rounding.body.number), LANES)
+            words.append(self._codes(b.exact("mul", number, b.splat(inverse, LANES))))
+        ev.vector = None
+        self._store(unit, self._apart(*words) if self.weights.bits < 8 else words)
 
     def _store_largest(self, largest: Root, unit: _Unit) -> None:
         """Store the largest magnitude of a unit."""

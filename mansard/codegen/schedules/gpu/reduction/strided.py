@@ -182,7 +182,8 @@ class _StridedRows:
         self._finish(begun, inside)
 
     def _load_ahead(self) -> None:
-        """Request what the reductions of a row read before the first one has to be waited for."""
+        """Request what the reductions of a row read before the first one has to be waited for, and what
+        results are computed from beside them."""
         nest, ev, left = self.nest, self.ev, HELD
         taken: set[Value] = set()
         for root in (r for r in nest.roots if r.reduces and self.slices > 1):
@@ -193,6 +194,10 @@ class _StridedRows:
             taken |= {read.value for read in reads}
             for _ in self._each(root):
                 load_ahead(ev, reads)
+        if self.slices == 1:
+            return
+        for root in (r for r in nest.roots if not r.reduces and not self.inner[r]):
+            load_ahead(ev, plain_reads(ev, root))
 
     def _reads(self, root: Root, begun: Sequence[_Partial]) -> bool:
         """Whether a root depends on the result of one of these."""

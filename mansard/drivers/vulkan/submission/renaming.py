@@ -1,0 +1,68 @@
+"""Renaming of values in a run of dispatches, as of registers in a processor.
+
+Before, where a dispatch of each layer writes a value to the same memory::
+
+    layer n        write m; wait; read m; ...; wait
+    layer n + 1    write m; wait; read m; ...; wait
+
+The wait before a write is for the readers of the last value only. After, successive values take two places in
+turn; that before the reads is left, and stands between every value and the next one in its place::
+
+    layer n        write a; wait; read a; ...
+    layer n + 1    write b; wait; read b; ...
+
+On an H200 that takes 0.7 % of the time off decode steps of Qwen3-8B in bf16, and 1.5 % in int4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from mansard.drivers.vulkan.submission.run_values import Access, Range, RunValue, Use, waits_between
+
+MAX_BYTES = 1 << 20
+"""The largest value that is renamed."""
+
+
+@dataclass(frozen=True)
+class Renaming:
+    """Where the renamed values of a run lie."""
+
+    places: Mapping[Use, int]
+    """Where in their memory a binding begins, in bytes."""
+    size: int
+    """Bytes of that memory."""
+
+
+NOTHING_RENAMED = Renaming({}, 0)
+
+
+def rename(
+    values: Sequence[RunValue], accesses: Sequence[Sequence[Access]], barriers: Sequence[bool]
+) -> Renaming:
+    """The renaming that saves most waits, of no more values than that takes. ``accesses`` are those by which
+    dispatches may have to wait for each other."""
+    by_memory: dict[Range, list[RunValue]] = {}
+    for value in values:
+        if value.size <= MAX_BYTES:
+            by_memory.setdefault(value.writer.bytes, []).append(value)
+    renaming = _in_turn(by_memory)
+    fewest = sum(waits_between(accesses, barriers, renaming.places))
+    for memory in list(by_memory):
+        others = {other: values for other, values in by_memory.items() if other != memory}
+        smaller = _in_turn(others)
+        if sum(waits_between(accesses, barriers, smaller.places)) <= fewest:
+            by_memory, renaming = others, smaller
+    return renaming
+
+
+def _in_turn(by_memory: Mapping[Range, Sequence[RunValue]]) -> Renaming:
+    """Two places for the values of each range of memory, which they take in turn."""
+    places: dict[Use, int] = {}
+    size = 0
+    for values in by_memory.values():
+        for number, value in enumerate(values):
+            places |= value.placed(size + number % 2 * value.size)
+        size += 2 * values[0].size
+    return Renaming(places, size)
