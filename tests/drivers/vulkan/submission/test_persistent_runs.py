@@ -260,7 +260,7 @@ def test_records_of_renamed_values(kernels: Kernels) -> None:
     exchange = Exchange(frozenset(), frozenset({2}))
     writing = kernels._load(ADD, BodyInfo(0, (2,), None, exchange))
     vector, weights = BufferRef(kernels.vector, 0, 256), BufferRef(kernels.weights, 0, 256)
-    passed_on = BufferRef(kernels.vector, 256, 256, transient=True)
+    passed_on = BufferRef(kernels.result, 4096, 256, transient=True)
 
     def passed(source: BufferRef, target: BufferRef) -> DispatchCommand:
         return DispatchCommand(writing, ADD.name, (source, weights, target), (), (4, 1, 1))
