@@ -15,6 +15,7 @@ from support.kernels.norm_products import EVERY, normalised, op, product, wide
 from mansard.drivers.vulkan.submission import encoder
 from mansard.drivers.vulkan.submission.persistent_runs import PersistentRun, group
 from mansard.dtypes import DType
+from mansard.hal.exchanges import MAX_VECTOR
 from mansard.ir import Constant, Graph, GraphBuilder
 from mansard.ir.interpreter.graph import interpret
 from mansard.ir.scalar import Arg, Cast
@@ -81,3 +82,19 @@ def test_a_chain_of_products(
         np.testing.assert_array_equal(result[0], results[0][0])
     assert [len(run.dispatches) for run in runs] == [6]
     assert runs[0].streams == 6
+
+
+def test_a_chain_of_larger_vectors(runs: list[PersistentRun]) -> None:
+    """They are not exchanged, but take two places in turn."""
+    hidden, inner = 512, MAX_VECTOR // 2 + 1024
+    graph = layers(1, hidden, inner, 5, BF16)
+    inputs = [np.random.default_rng(6).standard_normal((1, hidden)).astype(BF16.numpy)]
+    expected = interpret(graph, inputs)
+    with compiled(graph, "vulkan") as model:
+        results = [outputs(model, inputs) for _ in range(CALLS)]
+    compare(results[0], expected, 3e-2, 3e-2)
+    for result in results[1:]:
+        np.testing.assert_array_equal(result[0], results[0][0])
+    (run,) = runs
+    places = set(run.exchanges.renaming.places.values())
+    assert len(places) == 2 and len(run.exchanges.renaming.places) > 2

@@ -149,13 +149,13 @@ class RoundedRows:
         scale = b.select(finite, ev.root(scales), b.const(math.nan, F32))
         with b.if_(b.compare("eq", unit.places[0], b.idx(0))):
             b.store(self.scales, unit.group, scale)
-        words = []
+        numbers = []
         for place in unit.places:
             self._bind(codes, unit, place)
             number = b.splat(ev.part(codes, self.rounding.body.number), LANES)
-            words.append(self._codes(b.exact("mul", number, b.splat(inverse, LANES))))
+            numbers.append(b.exact("mul", number, b.splat(inverse, LANES)))
         ev.vector = None
-        self._store(unit, self._apart(*words) if self.weights.bits < 8 else words)
+        self._store(unit, self._words([code for number in numbers for code in self._codes(number)]))
 
     def _store_largest(self, largest: Root, unit: _Unit) -> None:
         """Store the largest magnitude of a unit."""
@@ -203,35 +203,24 @@ class RoundedRows:
             top = b.binary("max", top, vector)
         return b.reduce("max", top)
 
-    def _codes(self, numbers: KValue) -> KValue:
-        """Four numbers of at most seven bits and a sign, rounded to bytes of a word: they are the last bits
-        of 1.5 * 2**23 plus the number, as sums are rounded to the nearest even."""
+    def _codes(self, numbers: KValue) -> list[KValue]:
+        """Four numbers of at most seven bits and a sign, rounded to codes in the lowest bytes of words: they
+        are the last bits of 1.5 * 2**23 plus the number, as sums are rounded to the nearest even."""
         b = self.b
         bits = b.bitcast(b.exact("add", numbers, b.const(NEAREST, F32, LANES)), I32)
         bits = b.binary("and", bits, b.const(0xFF, I32, LANES))
-        word = b.extract(bits, 0)
-        for lane in range(1, LANES):
-            word = b.binary("or", word, b.binary("shl", b.extract(bits, lane), b.const(8 * lane, I32)))
-        return word
+        return [b.extract(bits, lane) for lane in range(LANES)]
 
-    def _apart(self, first: KValue, second: KValue) -> Sequence[KValue]:
-        """The bytes at even and at odd places of two words."""
-        b = self.b
-
-        def evens(word: KValue, down: int) -> KValue:
-            """The bytes 0 and 2 as the lower half of a word, after it is moved down."""
-            near, far = (
-                b.binary("and", self._shifted(word, s), b.const(m, I32))
-                for s, m in ((down, 0xFF), (down + 8, 0xFF00))
-            )
-            return b.binary("or", near, far)
-
-        pairs = ((evens(first, down), evens(second, down)) for down in (0, 8))
-        return [b.binary("or", low, b.binary("shl", high, b.const(16, I32))) for low, high in pairs]
-
-    def _shifted(self, word: KValue, bits: int) -> KValue:
-        """Moved down; the upper bits are copies of the sign."""
-        return self.b.binary("shr", word, self.b.const(bits, I32)) if bits else word
+    def _words(self, codes: Sequence[KValue]) -> list[KValue]:
+        """A unit's codes as two words; beside weights of four bits one has the even elements, and one the odd
+        ones."""
+        b, words = self.b, []
+        for part in (codes[::2], codes[1::2]) if self.weights.bits < 8 else (codes[:LANES], codes[LANES:]):
+            word = part[0]
+            for lane in range(1, LANES):
+                word = b.binary("or", word, b.binary("shl", part[lane], b.const(8 * lane, I32)))
+            words.append(word)
+        return words
 
     def _store(self, unit: _Unit, words: Sequence[KValue]) -> None:
         """Two words of a vector of codes."""
@@ -282,4 +271,5 @@ class RoundedRows:
         if codes.is_signed:  # sixteen times the code, with its sign
             word = word if odd else b.binary("shl", word, b.const(4, I32))
             return b.binary("and", word, b.const(HIGH, I32))
-        return b.binary("and", self._shifted(word, 4) if odd else word, b.const(LOW, I32))
+        word = b.binary("shr", word, b.const(4, I32)) if odd else word
+        return b.binary("and", word, b.const(LOW, I32))
