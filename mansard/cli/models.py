@@ -5,12 +5,12 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from mansard import dims
-from mansard.cli.specs import Array, InputType, TensorArgument, parse_tensor, random_array
+from mansard.cli.specs import Array, InputType, OutputArgument, TensorArgument, parse_tensor, random_array
 
 if TYPE_CHECKING:
     from mansard.api import Model
@@ -88,6 +88,9 @@ def open_model(
     return mansard.load(path, devices=list(devices) if devices else None, **options)
 
 
+_Named = TypeVar("_Named", TensorArgument, OutputArgument)
+
+
 def gather_inputs(plan: Plan, texts: Sequence[str] | None, *, fill: bool) -> list[Array]:
     """The arrays of a call, in order.
 
@@ -95,7 +98,7 @@ def gather_inputs(plan: Plan, texts: Sequence[str] | None, *, fill: bool) -> lis
     shape the model accepts. Raises typer.BadParameter for a missing, duplicate or unknown input.
     """
     arguments = [parse_tensor(text) for text in texts or ()]
-    given = assign([spec.name for spec in plan.inputs], arguments)
+    given = by_name("input", [spec.name for spec in plan.inputs], arguments)
     missing = [spec.name for spec in plan.inputs if spec.name not in given]
     if missing and not fill:
         raise typer.BadParameter(
@@ -108,19 +111,20 @@ def gather_inputs(plan: Plan, texts: Sequence[str] | None, *, fill: bool) -> lis
     return arrays
 
 
-def assign(names: Sequence[str], arguments: Sequence[TensorArgument]) -> dict[str, TensorArgument]:
-    """Arguments by input name; unnamed ones take the names no argument claims, in order."""
+def by_name(kind: str, names: Sequence[str], arguments: Sequence[_Named]) -> dict[str, _Named]:
+    """Arguments by the name of an input or output, as ``kind`` says; unnamed ones take the names no argument
+    claims, in order. Raises typer.BadParameter for unknown names, one that is given twice, and too many."""
     claimed = {argument.name for argument in arguments if argument.name}
     if unknown := claimed - set(names):
-        raise typer.BadParameter(f"no input named {', '.join(sorted(unknown))}; inputs: {', '.join(names)}")
+        raise typer.BadParameter(f"no {kind} named {', '.join(sorted(unknown))}; {kind}s: {', '.join(names)}")
     free = iter([name for name in names if name not in claimed])
-    given: dict[str, TensorArgument] = {}
+    given: dict[str, _Named] = {}
     for argument in arguments:
         name = argument.name or next(free, None)
         if name is None:
-            raise typer.BadParameter(f"{len(arguments)} inputs given; the model takes {len(names)}")
+            raise typer.BadParameter(f"{len(arguments)} {kind}s given; the model has {len(names)}")
         if name in given:
-            raise typer.BadParameter(f"input {name!r} is given twice")
+            raise typer.BadParameter(f"{kind} {name!r} is given twice")
         given[name] = argument
     return given
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from typing import Annotated, Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from mansard.cli.models import (
     InputOption,
     TrustedKeysOption,
     VerifyOption,
+    by_name,
     gather_inputs,
     open_model,
 )
@@ -53,7 +53,7 @@ def run(
     with Output(as_json) as out:
         model = open_model(artifact, device, verify=verify, trusted_keys=trusted_key)
         inputs = gather_inputs(model.plan, input_, fill=False)
-        files = assign_outputs([spec.name for spec in model.plan.outputs], targets)
+        files = by_name("output", [spec.name for spec in model.plan.outputs], targets)
         begin = time.perf_counter_ns()
         arrays = as_list(model(*inputs))
         elapsed = (time.perf_counter_ns() - begin) / 1e6
@@ -76,23 +76,6 @@ def as_list(result: Any) -> list[Array]:
     """The outputs of a call as arrays in order."""
     values = result if isinstance(result, (tuple, list)) else [result]
     return [np.asarray(value) for value in values]
-
-
-def assign_outputs(names: Sequence[str], targets: Sequence[OutputArgument]) -> dict[str, OutputArgument]:
-    """Files by output name; unnamed ones take the outputs no file claims, in order."""
-    claimed = {target.name for target in targets if target.name}
-    if unknown := claimed - set(names):
-        raise typer.BadParameter(f"no output named {', '.join(sorted(unknown))}; outputs: {', '.join(names)}")
-    free = iter([name for name in names if name not in claimed])
-    files: dict[str, OutputArgument] = {}
-    for target in targets:
-        name = target.name or next(free, None)
-        if name is None:
-            raise typer.BadParameter(f"{len(targets)} outputs requested; the model has {len(names)}")
-        if name in files:
-            raise typer.BadParameter(f"output {name!r} is given twice")
-        files[name] = target
-    return files
 
 
 def _deliver(spec: TensorSpec, array: Array, file: OutputArgument | None) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mansard.cli.models import assign
+from mansard.cli.models import by_name
 from mansard.cli.specs import (
     InputType,
     parse_dynamic,
@@ -125,7 +125,7 @@ def test_printed_types_read_back(shape: list[int], dtype: DType, name: str) -> N
 
 def test_assignment_by_position_and_name() -> None:
     arguments = [parse_tensor(text) for text in ("b=f32=1", "i32=2", "i8=3")]
-    given_ = assign(["a", "b", "c"], arguments)
+    given_ = by_name("input", ["a", "b", "c"], arguments)
     assert {name: argument.value for name, argument in given_.items()} == {"a": "2", "b": "1", "c": "3"}
 
 
@@ -133,13 +133,13 @@ def test_assignment_by_position_and_name() -> None:
     ("texts", "message"),
     [
         (["z=f32=1"], "no input named z; inputs: a, b"),
-        (["f32=1", "f32=1", "f32=1"], "3 inputs given; the model takes 2"),
+        (["f32=1", "f32=1", "f32=1"], "3 inputs given; the model has 2"),
         (["a=f32=1", "a=f32=1"], "'a' is given twice"),
     ],
 )
 def test_bad_assignment(texts: list[str], message: str) -> None:
     with pytest.raises(typer.BadParameter, match=message):
-        assign(["a", "b"], [parse_tensor(text) for text in texts])
+        by_name("input", ["a", "b"], [parse_tensor(text) for text in texts])
 
 
 def test_outputs() -> None:

@@ -226,3 +226,13 @@ def tile_bound(
     if along or lane is None:
         return last_bound(frame, nest, end, lane, row)
     return last_bound(frame, nest, end, lane, frame.ev.dim(dims.add(nest.total(lane), -1)))
+
+
+def last_key(frame: Frame, nest: AttentionNest, lane: Group | None, last: KValue) -> KValue:
+    """The key after the last one that any row of a tile reads, whose last row along ``lane`` is ``last``."""
+    b, keys = frame.b, frame.ev.dim(nest.extents[nest.key_loop])
+    for end in key_bounds(nest):
+        value = last_bound(frame, nest, end, lane, last)
+        if value is not None:
+            keys = b.binary("max", frame.minimum(keys, value), b.idx(0))
+    return keys

@@ -33,7 +33,7 @@ from mansard.codegen.schedules.common.attention_nest import (
     is_plain_f32,
 )
 from mansard.codegen.schedules.common.base import Frame, Scheduled, divides
-from mansard.codegen.schedules.common.key_bounds import key_bounds, last_bound
+from mansard.codegen.schedules.common.key_bounds import last_key
 from mansard.codegen.schedules.common.online_softmax import LOWEST, divided, larger, reciprocal, store_results
 from mansard.codegen.schedules.common.staged import Staged, StagedEvaluator
 from mansard.codegen.schedules.common.transpose import transpose
@@ -189,14 +189,9 @@ class _RowVectors:
         return self.frame.minimum(row, self.ev.dim(dims.add(self.extent, -self.lanes)))
 
     def _last_key(self, start: KValue) -> KValue:
-        b, last = self.b, self.b.add(start, self.b.idx(self.width - 1))
+        last = self.b.add(start, self.b.idx(self.width - 1))
         last = self.frame.minimum(last, self.ev.dim(dims.add(self.extent, -1)))
-        keys = self.ev.dim(self.nest.extents[self.nest.key_loop])
-        for end in key_bounds(self.nest):
-            value = last_bound(self.frame, self.nest, end, self.lane, last)
-            if value is not None:
-                keys = b.binary("max", self.frame.minimum(keys, value), b.idx(0))
-        return keys
+        return last_key(self.frame, self.nest, self.lane, last)
 
     def _bind_row(self, row: KValue, vector: tuple[int, int] | None) -> None:
         self.ev.bind(self.lane, row)

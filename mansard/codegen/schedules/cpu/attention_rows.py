@@ -20,7 +20,7 @@ from mansard.codegen.schedules.common.attention_nest import (
     each_part,
 )
 from mansard.codegen.schedules.common.base import Frame, power_of_two_below
-from mansard.codegen.schedules.common.key_bounds import key_bounds, last_bound
+from mansard.codegen.schedules.common.key_bounds import last_key
 from mansard.codegen.schedules.common.online_softmax import LOWEST, divided, larger, reciprocal, store_results
 from mansard.codegen.schedules.common.transpose import sum_each
 from mansard.dtypes import DType
@@ -97,13 +97,8 @@ class AlongKeys:
 
     def _last_key(self) -> KValue:
         b, lane = self.b, self.loops.lane
-        keys = self.ev.dim(self.nest.extents[self.nest.key_loop])
         last = self.ev.dim(dims.add(self.nest.total(lane), -1)) if lane is not None else b.idx(0)
-        for end in key_bounds(self.nest):
-            value = last_bound(self.frame, self.nest, end, lane, last)
-            if value is not None:
-                keys = b.binary("max", self.frame.minimum(keys, value), b.idx(0))
-        return keys
+        return last_key(self.frame, self.nest, lane, last)
 
     def _store_queries(self, r: int) -> None:
         b, ev, lanes = self.b, self.ev, self.depth_lanes

@@ -10,7 +10,7 @@ from mansard.codegen.kernel import KValue
 from mansard.codegen.loop_nest import Root
 from mansard.codegen.schedules.common.attention_nest import AttentionLoops, AttentionNest, Group
 from mansard.codegen.schedules.common.base import Frame, divides
-from mansard.codegen.schedules.common.key_bounds import key_bounds, last_bound
+from mansard.codegen.schedules.common.key_bounds import last_key
 from mansard.codegen.schedules.common.online_softmax import store_results
 from mansard.codegen.schedules.gpu.attention.work_split import VECTOR
 from mansard.dims import DimLike
@@ -43,17 +43,12 @@ class TileRows:
     def last_key(self) -> KValue:
         """The key after the last one that any row of the tile reads."""
         b, lane = self.b, self.loops.lane
-        keys = self.ev.dim(self.nest.extents[self.nest.key_loop])
         last = b.idx(0)
         if lane is not None:
             last = self.ev.dim(dims.add(self.nest.total(lane), -1))
             if self.groups == [lane]:
                 last = self.frame.minimum(b.add(self.first, b.idx(self.count - 1)), last)
-        for end in key_bounds(self.nest):
-            value = last_bound(self.frame, self.nest, end, lane, last)
-            if value is not None:
-                keys = b.binary("max", self.frame.minimum(keys, value), b.idx(0))
-        return keys
+        return last_key(self.frame, self.nest, lane, last)
 
     def vector(self, root: Root, factor: Scalar, group: Group | None, extent: int, vector: KValue) -> KValue:
         """Four elements along a group of loops, with zeros beyond its extent."""
