@@ -1,4 +1,4 @@
-"""Weight streams of persistent kernels on `support.ptx_machine`: every part is read once, by whoever it is
+"""Weight streams of persistent kernels on `support.kernels.ptx_machine`: every part is read once, by whoever it is
 for, whatever the order in which threads run and copies end."""
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from support.ptx_machine import Machine, Memory
+from support.kernels.ptx_machine import Machine, Memory
 
 from mansard.drivers.vulkan.shaders import weight_streams
 from mansard.drivers.vulkan.shaders.abi import BodyInfo
