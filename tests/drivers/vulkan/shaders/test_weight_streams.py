@@ -1,5 +1,5 @@
-"""Weight streams of persistent kernels on `support.kernels.ptx_machine`: every part is read once, by whoever it is
-for, whatever the order in which threads run and copies end."""
+"""Weight streams of persistent kernels on `support.kernels.ptx_machine`: every part is read once, by whoever
+it is for, whatever the order in which threads run and copies end."""
 
 from __future__ import annotations
 
