@@ -1,0 +1,188 @@
+"""Runs of dispatches on `support.kernels.ptx_machine`: whatever the order of threads, all of them read what
+was written before, though values are exchanged and renamed and few waits are left."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+import pytest
+from support.kernels.ptx_machine import Machine, Memory
+
+from mansard.drivers.vulkan.memory.buffer import VulkanBuffer
+from mansard.drivers.vulkan.shaders.abi import BodyInfo
+from mansard.drivers.vulkan.shaders.persistent import COUNTERS, RECORD, THREADS, Body, module_text
+from mansard.drivers.vulkan.submission.block_schedule import Share, schedule
+from mansard.drivers.vulkan.submission.exchange_plan import plan
+from mansard.drivers.vulkan.submission.persistent_runs import PersistentDispatch, PersistentRun, record_words
+from mansard.hal import BufferRef, DispatchCommand, Executable
+from mansard.hal.exchanges import Exchange
+
+BLOCKS = 3
+WORKGROUP = 64
+ELEMENTS = 512
+"""Of the memory, u32; the second half is transient."""
+ADD = f"""{{
+.reg .b32 %r<10>;
+.reg .b64 %rd<8>;
+.reg .pred %p<3>;
+ld.shared.b64 %rd1, [words];
+ld.shared.b64 %rd2, [words+8];
+ld.shared.b64 %rd3, [words+16];
+ld.shared.b32 %r1, [words+24];
+mov.u32 %r2, first;
+and.b32 %r8, polls, 1;
+and.b32 %r9, polls, 2;
+$L__BB0_1:
+setp.ge.u32 %p1, %r2, groups;
+@%p1 bra $L__BB0_6;
+mad.lo.u32 %r3, %r2, {WORKGROUP}, thread;
+setp.ge.u32 %p1, %r3, %r1;
+@%p1 bra $L__BB0_5;
+mul.wide.u32 %rd4, %r3, 4;
+add.u64 %rd5, %rd1, %rd4;
+add.u64 %rd6, %rd2, %rd4;
+add.u64 %rd7, %rd3, %rd4;
+$L__BB0_2:
+ld.relaxed.gpu.global.b32 %r4, [%rd5];
+setp.eq.u32 %p1, %r8, 0;
+@%p1 bra $L__BB0_3;
+setp.eq.u32 %p1, %r4, 4294967295;
+@%p1 bra $L__BB0_2;
+$L__BB0_3:
+ld.relaxed.gpu.global.b32 %r5, [%rd6];
+setp.eq.u32 %p1, %r9, 0;
+@%p1 bra $L__BB0_4;
+setp.eq.u32 %p1, %r5, 4294967295;
+@%p1 bra $L__BB0_3;
+$L__BB0_4:
+add.u32 %r4, %r4, %r5;
+add.u32 %r4, %r4, 1;
+and.b32 %r4, %r4, 65535;
+st.relaxed.gpu.global.b32 [%rd7], %r4;
+$L__BB0_5:
+add.u32 %r2, %r2, stride;
+bra $L__BB0_1;
+$L__BB0_6:
+bra JOIN;
+}}
+"""
+"""Sums of two operands and 1, as 16 bits; the words are the three buffers and the elements."""
+
+
+class Buffer(VulkanBuffer):
+    """All of the memory."""
+
+    def __init__(self, address: int) -> None:
+        self._place = address
+
+    address = property(lambda self: self._place)  # type: ignore[assignment]
+    size = property(lambda self: 4 * ELEMENTS)  # type: ignore[assignment]
+
+
+@dataclass(frozen=True)
+class Sum:
+    """A dispatch: the first elements of its operands and its result, and which bindings may be exchanged."""
+
+    left: int
+    right: int
+    result: int
+    count: int
+    exchanged: frozenset[int]
+
+    def run(self, memory: np.ndarray) -> None:
+        """What it does."""
+        left, right = (memory[first : first + self.count].copy() for first in (self.left, self.right))
+        memory[self.result : self.result + self.count] = left + right + 1 & 0xFFFF
+
+    def parts(self, buffer: Buffer) -> tuple[DispatchCommand, Body]:
+        """The command and its body."""
+        firsts = (self.left, self.right, self.result)
+        refs = tuple(BufferRef(buffer, 4 * n, 4 * self.count, n >= ELEMENTS // 2) for n in firsts)
+        grid = (-(-self.count // WORKGROUP), 1, 1)
+        info = BodyInfo(0, (2,), exchange=Exchange(self.exchanged, frozenset({2})))
+        command = DispatchCommand(cast(Executable, None), "sum", refs, (self.count,), grid)
+        return command, Body(ADD, WORKGROUP, info)
+
+
+def table(command: DispatchCommand) -> list[int]:
+    """The argument table of a command."""
+    places = [cast(Buffer, ref.buffer).address + ref.offset for ref in command.bindings]
+    return [*places, *map(int, command.params)]
+
+
+def run_of(sums: Sequence[Sum], buffer: Buffer) -> PersistentRun:
+    """The run of sums one after another."""
+    dispatches = [one.parts(buffer) for one in sums]
+    exchanges = plan(dispatches, [True] * len(dispatches))
+    parts = tuple(PersistentDispatch(*d, w) for d, w in zip(dispatches, exchanges.waits, strict=True))
+    shares = [
+        Share(part.command.grid[0], part.waits or end > first)
+        for part, (first, end) in zip(parts, exchanges.emptied, strict=True)
+    ]
+    return PersistentRun(parts, exchanges, schedule(shares, BLOCKS), True)
+
+
+def check(sums: Sequence[Sum], seed: int, launches: int = 2) -> PersistentRun:
+    """Memory that is not transient is as if the sums had run one by one, after each launch."""
+    memory, expected = Memory(), np.arange(ELEMENTS, dtype=np.uint32)
+    buffer = Buffer(memory.allocate(expected.tobytes()))
+    run = run_of(sums, buffer)
+    start = memory.allocate(bytes(run.bytes))
+    words = record_words(run, table, BLOCKS, start)
+    memory.write(start, struct.pack(f"<{len(words)}Q", *words))
+    counters = start + RECORD * len(sums)
+    arguments = [start, counters, run.schedule.stride, counters + COUNTERS, 0, start + run.schedule_start]
+    machine = Machine(module_text(run.bodies), memory, BLOCKS, THREADS, seed)
+    for _ in range(launches):
+        machine.launch(arguments)
+        for one in sums:
+            one.run(expected)
+        held = np.frombuffer(memory.read(buffer.address, 4 * ELEMENTS), np.uint32)
+        np.testing.assert_array_equal(held[: ELEMENTS // 2], expected[: ELEMENTS // 2])
+    return run
+
+
+HALF = ELEMENTS // 2
+ALL = frozenset(range(3))
+
+
+def test_vectors_are_passed_on_without_waits() -> None:
+    chain = [Sum(0, 64, HALF, 64, ALL)]
+    chain += [Sum(HALF + 64 * (n % 2), 64, HALF + 64 * ((n + 1) % 2), 64, ALL) for n in range(8)]
+    run = check([*chain, Sum(HALF, 0, 128, 64, ALL), Sum(64, 64, 192, 8, ALL)], seed=1)
+    assert len(run.exchanges.places) > 10
+    assert sum(run.exchanges.waits) < 4
+
+
+def test_vectors_of_one_memory_in_turn() -> None:
+    layer = [Sum(0, 64, HALF, 128, frozenset()), Sum(HALF, HALF + 64, 192, 64, frozenset())]
+    run = check([*layer * 4, Sum(0, 0, 128, 8, frozenset())], seed=2)
+    assert len(set(run.exchanges.renaming.places.values())) > 2
+    assert 0 < sum(run.exchanges.waits) < 2 * len(layer) * 4
+
+
+@pytest.mark.parametrize(
+    "seed", [*range(10), *(pytest.param(n, marks=pytest.mark.slow) for n in range(10, 80))]
+)
+def test_random_runs(seed: int) -> None:
+    """Of dispatches that read what has been written, or what is not transient."""
+    rng, sums = random.Random(seed), list[Sum]()
+    written: set[int] = set(range(HALF))
+    while len(sums) < 12:
+        count = rng.choice((16, 64, 96))
+        first = [16 * rng.randrange((ELEMENTS - count) // 16 + 1) for _ in range(3)]
+        read = {n for f in first[:2] for n in range(f, f + count)}
+        result = set(range(first[2], first[2] + count))
+        aliased = any(f != first[2] and abs(f - first[2]) < count for f in first[:2])
+        crosses = any(f < HALF < f + count for f in first)
+        if not read <= written or aliased or crosses:
+            continue
+        exchanged = frozenset(n for n in range(3) if rng.random() < 0.7)
+        sums.append(Sum(first[0], first[1], first[2], count, exchanged))
+        written |= result
+    check(sums, seed)
