@@ -1,8 +1,10 @@
 """A machine for the PTX of persistent kernels: the statements of the driver, and of bodies written for tests.
 
-Every thread runs by itself, in an order that random numbers choose, and copies end when others do: what a
-program leaves to chance comes out differently from seed to seed. Only the statements that these programs have
-are known. Memory that nobody has allocated, and threads that wait for each other, raise `MachineError`.
+Every thread runs by itself, in an order that random numbers choose, copies end at times that these choose,
+and registers and shared memory hold random numbers at first: what a program leaves to chance comes out
+differently from seed to seed. Memory is sequentially consistent, so missing fences are not found. Only the
+statements that these programs have are known. Memory that nobody has allocated, and threads that wait for each
+other, raise `MachineError`.
 """
 
 from __future__ import annotations
@@ -147,7 +149,7 @@ class Machine:
         self._steps: list[_Step] = []
         _Parser(self, text[text.index(".maxntid") :]).run()
 
-    def launch(self, table: Sequence[int], most: int = 20_000_000) -> None:
+    def launch(self, table: Sequence[int], most: int = 6_000_000) -> None:
         """Run all blocks; raises MachineError after ``most`` statements, and where threads wait for ever."""
         self.table = list(table)
         blocks = [self._block(number) for number in range(self.blocks)]
@@ -167,14 +169,19 @@ class Machine:
 
     def _block(self, number: int) -> _Block:
         shared = Memory(1 << 12)  # its addresses have 32 bits
-        block = _Block(number, shared, {name: shared.allocate(bytes(size)) for name, size in self._shared})
-        count = len(self._sizes)
-        block.threads = [_Thread(n, block, [0] * count) for n in range(self.threads)]
+        places = {name: shared.allocate(self.random.randbytes(size)) for name, size in self._shared}
+        block = _Block(number, shared, places)
+        sizes = [self._sizes[n] for n in range(len(self._sizes))]
+        for n in range(self.threads):
+            registers = [self.random.getrandbits(8 * size if size > 1 else 1) for size in sizes]
+            block.threads.append(_Thread(n, block, registers))
         return block
 
     def _run(self, thread: _Thread) -> int:
         """Some statements of a thread; how many."""
         steps, count = self._steps, self.random.randint(1, QUANTUM)
+        if thread.late and self.random.random() < 0.5:
+            self.arrive(thread, self.random.randint(1, len(thread.late)))
         for number in range(count):
             if thread.waits or thread.done:
                 return number
@@ -182,6 +189,12 @@ class Machine:
             thread.at += 1
             step(thread)
         return count
+
+    def arrive(self, thread: _Thread, count: int) -> None:
+        """End the first copies that a thread has to wait for."""
+        for target, source, size in thread.late[:count]:
+            thread.block.shared.write(target, self.memory.read(source, size))
+        del thread.late[:count]
 
     def _copy(self, block: _Block) -> None:
         """Some of the copies that are on their way."""
@@ -333,6 +346,8 @@ class _Parser:
             return self._asynchronous(op, operands)
         if name == "setp":
             return self._compare(kinds, operands)
+        if kinds[-1].startswith("s") or kinds[-1].startswith("f"):
+            raise MachineError(f"unknown type of {op}")
         key = f"{name}.{kinds[0]}" if f"{name}.{kinds[0]}" in _ARITHMETIC else name
         if key not in _ARITHMETIC:
             raise MachineError(f"unknown instruction {op}")
@@ -352,6 +367,8 @@ class _Parser:
     def _compare(self, kinds: list[str], operands: list[str]) -> _Step:
         target, left, right = self._target(operands[0]), *map(self._value, operands[1:3])
         holds, signed = _COMPARISONS[kinds[0]], kinds[-1].startswith("s")
+        if kinds[1:-1] not in ([], ["and"]):
+            raise MachineError(f"unknown comparison {'.'.join(kinds)}")
         also = self._value(operands[3]) if len(operands) > 3 else lambda t: 1
 
         def number(value: int) -> int:
@@ -441,13 +458,7 @@ class _Parser:
         if op.startswith(("fence", "createpolicy")):
             return lambda t: None
         if op == "cp.async.wait_all":
-
-            def wait(t: _Thread) -> None:
-                for target, source, size in t.late:
-                    t.block.shared.write(target, machine.memory.read(source, size))
-                t.late.clear()
-
-            return wait
+            return lambda t: machine.arrive(t, len(t.late))
         if op.startswith("cp.async.bulk"):
             to, source, count, arrival = (
                 self._address(operands[0]),
@@ -474,7 +485,7 @@ class _Parser:
             def arrive(t: _Thread) -> None:
                 arrival = t.block.arrivals[place(t)]
                 if arrival.arrived:
-                    raise MachineError("a slot is requested again before it was waited for")
+                    raise MachineError("a slot is requested again before its last copy has ended")
                 arrival.arrived = True
                 arrival.bytes += expected(t)
                 arrival.settle()

@@ -228,8 +228,8 @@ def tile_bound(
     return last_bound(frame, nest, end, lane, frame.ev.dim(dims.add(nest.total(lane), -1)))
 
 
-def last_key(frame: Frame, nest: AttentionNest, lane: Group | None, last: KValue) -> KValue:
-    """The key after the last one that any row of a tile reads, whose last row along ``lane`` is ``last``."""
+def key_end(frame: Frame, nest: AttentionNest, lane: Group | None, last: KValue) -> KValue:
+    """One past the last key that any row of a tile reads; ``last`` is the tile's last row along ``lane``."""
     b, keys = frame.b, frame.ev.dim(nest.extents[nest.key_loop])
     for end in key_bounds(nest):
         value = last_bound(frame, nest, end, lane, last)

@@ -33,7 +33,7 @@ from mansard.codegen.schedules.common.attention_nest import (
     is_plain_f32,
 )
 from mansard.codegen.schedules.common.base import Frame, Scheduled, divides
-from mansard.codegen.schedules.common.key_bounds import last_key
+from mansard.codegen.schedules.common.key_bounds import key_end
 from mansard.codegen.schedules.common.online_softmax import LOWEST, divided, larger, reciprocal, store_results
 from mansard.codegen.schedules.common.staged import Staged, StagedEvaluator
 from mansard.codegen.schedules.common.transpose import transpose
@@ -172,7 +172,7 @@ class _RowVectors:
             b.store(self.tops, b.idx(v * self.lanes), lowest)
         with b.for_(0, self.columns * self.width, self.lanes) as loop:
             b.store(self.results, loop.index, zero)
-        keys = self._last_key(start)
+        keys = self._key_end(start)
         each_part(
             self.frame,
             self.nest,
@@ -188,10 +188,10 @@ class _RowVectors:
             return row
         return self.frame.minimum(row, self.ev.dim(dims.add(self.extent, -self.lanes)))
 
-    def _last_key(self, start: KValue) -> KValue:
+    def _key_end(self, start: KValue) -> KValue:
         last = self.b.add(start, self.b.idx(self.width - 1))
         last = self.frame.minimum(last, self.ev.dim(dims.add(self.extent, -1)))
-        return last_key(self.frame, self.nest, self.lane, last)
+        return key_end(self.frame, self.nest, self.lane, last)
 
     def _bind_row(self, row: KValue, vector: tuple[int, int] | None) -> None:
         self.ev.bind(self.lane, row)

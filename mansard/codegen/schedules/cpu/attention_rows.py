@@ -20,7 +20,7 @@ from mansard.codegen.schedules.common.attention_nest import (
     each_part,
 )
 from mansard.codegen.schedules.common.base import Frame, power_of_two_below
-from mansard.codegen.schedules.common.key_bounds import last_key
+from mansard.codegen.schedules.common.key_bounds import key_end
 from mansard.codegen.schedules.common.online_softmax import LOWEST, divided, larger, reciprocal, store_results
 from mansard.codegen.schedules.common.transpose import sum_each
 from mansard.dtypes import DType
@@ -79,7 +79,7 @@ class AlongKeys:
         zero = b.const(0.0, DType.F32, self.column_lanes)
         with b.for_(0, self.rows * self.columns, self.column_lanes) as loop:
             b.store(self.results, loop.index, zero)
-        keys = self._last_key()
+        keys = self._key_end()
         each_part(self.frame, self.nest, keys, self.nest.key_block(BLOCK), self._block)
         for r in range(self.rows):
             with ev.scope():
@@ -95,10 +95,10 @@ class AlongKeys:
             row = self.frame.minimum(row, self.ev.dim(dims.add(self.extent, -1)))
         self.frame.bind_flat(self.groups, row)
 
-    def _last_key(self) -> KValue:
+    def _key_end(self) -> KValue:
         b, lane = self.b, self.loops.lane
         last = self.ev.dim(dims.add(self.nest.total(lane), -1)) if lane is not None else b.idx(0)
-        return last_key(self.frame, self.nest, lane, last)
+        return key_end(self.frame, self.nest, lane, last)
 
     def _store_queries(self, r: int) -> None:
         b, ev, lanes = self.b, self.ev, self.depth_lanes

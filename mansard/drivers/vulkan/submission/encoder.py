@@ -109,7 +109,7 @@ class Encoder:
 
     def _launch_of(self, run: PersistentRun) -> PersistentLaunch:
         kernel = self.loader.persistent.kernel(run.bodies)
-        staged = self.allocator.allocate(run.bytes, MemoryKind.SHARED)
+        staged = self.allocator.allocate(run.renamed_start, MemoryKind.SHARED)
         records = self.allocator.allocate(run.bytes, MemoryKind.DEVICE, "records")
         words = record_words(run, self._table, self.blocks, records.address)
         staged.view()[:] = memoryview(array("Q", words)).cast("B")

@@ -172,7 +172,8 @@ def record_words(
     run: PersistentRun, table: Callable[[DispatchCommand], Sequence[int]], blocks: int, start: int
 ) -> list[int]:
     """The records of a run, the counters, the records of its streams, the blocks' lists, and empty exchanged
-    values, in memory that begins at the address ``start``; ``table`` gives a dispatch's argument table."""
+    values, in memory that begins at the address ``start``, up to `PersistentRun.renamed_start`; ``table``
+    gives a dispatch's argument table."""
     exchanges, values, renamed = run.exchanges, start + run.exchange_start, start + run.renamed_start
     numbers = {body: number for number, body in enumerate(run.bodies)}
     words: list[int] = []
@@ -199,7 +200,7 @@ def record_words(
             run.schedule.starts[number],
         )
         words += record.words()
-    empty = [(1 << 64) - 1] * ((exchanges.size + exchanges.renaming.size) // 8)
+    empty = [(1 << 64) - 1] * (exchanges.size // 8)
     return words + [0] * (COUNTERS // 8) + streams + run.schedule.words() + empty
 
 

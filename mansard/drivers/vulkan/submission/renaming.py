@@ -1,4 +1,5 @@
-"""Renaming of values in a run of dispatches, as of registers in a processor.
+"""Renaming of values in a run of dispatches, as of registers in a processor: double buffering, so that a
+write does not wait for reads of the last value (WAR).
 
 Before, where a dispatch of each layer writes a value to the same memory::
 
@@ -23,6 +24,8 @@ from mansard.drivers.vulkan.submission.run_values import Access, Range, RunValue
 
 MAX_BYTES = 1 << 20
 """The largest value that is renamed."""
+MAX_TOTAL = 8 << 20
+"""Bytes of all renamed values together."""
 
 
 @dataclass(frozen=True)
@@ -41,12 +44,18 @@ NOTHING_RENAMED = Renaming({}, 0)
 def rename(
     values: Sequence[RunValue], accesses: Sequence[Sequence[Access]], barriers: Sequence[bool]
 ) -> Renaming:
-    """The renaming that saves most waits, of no more values than that takes. ``accesses`` are those by which
-    dispatches may have to wait for each other."""
+    """A renaming that saves waits: of the values of all ranges of memory, but for those of ranges that are
+    left out, one after another, because that costs no wait. ``accesses`` are those by which dispatches may
+    have to wait for each other."""
     by_memory: dict[Range, list[RunValue]] = {}
+    left = MAX_TOTAL
     for value in values:
-        if value.size <= MAX_BYTES:
-            by_memory.setdefault(value.writer.bytes, []).append(value)
+        memory = value.writer.bytes
+        if memory not in by_memory:
+            if value.size > min(MAX_BYTES, left // 2):
+                continue
+            left -= 2 * value.size
+        by_memory.setdefault(memory, []).append(value)
     renaming = _in_turn(by_memory)
     fewest = sum(waits_between(accesses, barriers, renaming.places))
     for memory in list(by_memory):

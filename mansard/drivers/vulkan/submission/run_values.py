@@ -14,9 +14,9 @@ from mansard.drivers.vulkan.shaders.persistent import Body
 from mansard.hal.commands import BufferRef, DispatchCommand
 
 ALIGNMENT = 128
-"""Of values that get other memory, in bytes: a line of the L2 cache."""
-OTHER_MEMORY = 1 << 60
-"""Stands for the address of memory that values get in place of theirs: no buffer is there."""
+"""Of relocated values, in bytes: a line of the L2 cache."""
+RELOCATED = 1 << 60
+"""Stands for the address of the memory of relocated values: no buffer is there."""
 Use = tuple[int, int]
 """The number of a dispatch, and one of its bindings."""
 Range = tuple[int, int]
@@ -40,7 +40,8 @@ class Access:
 
 @dataclass(frozen=True)
 class RunValue:
-    """A value that nothing looks for in its memory but these readers, of which there is at least one."""
+    """A value that can be relocated: nothing looks for it in its memory but these readers, of which there is
+    at least one."""
 
     writer: Access
     readers: tuple[Access, ...]
@@ -57,7 +58,7 @@ class RunValue:
 
     @property
     def size(self) -> int:
-        """Bytes, up to the next value."""
+        """Bytes, rounded up to `ALIGNMENT`."""
         start, end = self.writer.bytes
         return -(-(end - start) // ALIGNMENT) * ALIGNMENT
 
@@ -94,11 +95,11 @@ def _accesses(number: int, command: DispatchCommand, body: Body, later: Sequence
 
 
 def values_of(accesses: Sequence[Sequence[Access]]) -> list[RunValue]:
-    """The values of a run that other memory can hold in place of theirs.
+    """The values of a run that can be relocated.
 
-    That is so where a dispatch writes all of a value, others read nothing else with it, and nothing outside
-    of the run looks for it in its memory: dispatches of the run write all of that again, or the binding is
-    transient and no later command reads it.
+    A dispatch writes all of such a value, what each reader reads lies within the part of it that has not been
+    overwritten, and nothing outside of the run looks for it in its memory: dispatches of the run write all of
+    that again, or the binding is transient and no later command reads it.
     """
     values = (_value(access, accesses) for access in itertools.chain(*accesses) if access.overwrites)
     return [value for value in values if value is not None]
@@ -129,13 +130,14 @@ def _value(writer: Access, accesses: Sequence[Sequence[Access]]) -> RunValue | N
 def waits_between(
     accesses: Sequence[Sequence[Access]], barriers: Sequence[bool], places: Mapping[Use, int]
 ) -> list[bool]:
-    """The barriers at which all blocks have to wait for each other. ``places`` are where bindings of values
-    begin that lie in other memory than theirs."""
+    """The barriers at which all blocks have to wait for each other, as a dispatch behind one reads or writes
+    what has been written since the last one (RAW, WAW), or writes what has been read (WAR). ``places`` are
+    where the bindings of relocated values begin."""
 
     def where(access: Access) -> Range:
         start, end = access.bytes
         place = places.get(access.use)
-        return access.bytes if place is None else (OTHER_MEMORY + place, OTHER_MEMORY + place + end - start)
+        return access.bytes if place is None else (RELOCATED + place, RELOCATED + place + end - start)
 
     waits = [False] * len(accesses)
     read: list[Range] = []

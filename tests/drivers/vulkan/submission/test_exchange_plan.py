@@ -187,8 +187,13 @@ def test_values_of_one_memory_take_two_places_in_turn(dispatch: Make) -> None:
 
 
 def test_no_more_is_renamed_than_saves_waits(dispatch: Make) -> None:
-    alone = [dispatch(("w", 0, 64)), dispatch(("r", 0, 64), ("wt", 64, 64)), dispatch(("r", 64, 64))]
-    assert not planned(alone).renaming.places
+    once = [
+        dispatch(("wt", 0, 64)),
+        dispatch(("r", 0, 64), ("wt", 64, 64)),
+        dispatch(("r", 64, 64), ("w", 128, 64)),
+        dispatch(("r", 512, 8)),
+    ]
+    assert not planned(once).renaming.places
     large = 2 << 20
     layers = [dispatch(("wt", 0, large)), dispatch(("r", 0, large))] * 2
     found = planned([*layers, dispatch(("r", 0, 8))])

@@ -148,7 +148,7 @@ def check(sums: Sequence[Sum], seed: int, launches: int = 2) -> PersistentRun:
 
 
 HALF = ELEMENTS // 2
-ALL = frozenset(range(3))
+ALL, NONE = frozenset(range(3)), frozenset[int]()
 
 
 def test_vectors_are_passed_on_without_waits() -> None:
@@ -160,10 +160,15 @@ def test_vectors_are_passed_on_without_waits() -> None:
 
 
 def test_vectors_of_one_memory_in_turn() -> None:
-    layer = [Sum(0, 64, HALF, 128, frozenset()), Sum(HALF, HALF + 64, 192, 64, frozenset())]
-    run = check([*layer * 4, Sum(0, 0, 128, 8, frozenset())], seed=2)
+    layers = [
+        dispatch
+        for n in range(4)
+        for dispatch in (Sum(16 * n, 0, HALF, 96, NONE), Sum(HALF, HALF + 64, 160 + 16 * n, 16, NONE))
+    ]
+    for seed in range(5):
+        run = check([*layers, Sum(0, 0, 128, 8, NONE)], seed)
     assert len(set(run.exchanges.renaming.places.values())) > 2
-    assert 0 < sum(run.exchanges.waits) < 2 * len(layer) * 4
+    assert 0 < sum(run.exchanges.waits) < len(layers)
 
 
 @pytest.mark.parametrize(
@@ -186,3 +191,20 @@ def test_random_runs(seed: int) -> None:
         sums.append(Sum(first[0], first[1], first[2], count, exchanged))
         written |= result
     check(sums, seed)
+
+
+@pytest.mark.parametrize(
+    "seed", [*range(6), *(pytest.param(n, marks=pytest.mark.slow) for n in range(6, 40))]
+)
+def test_random_layers(seed: int) -> None:
+    """Of values in a few ranges of transient memory, most of which are too large to be exchanged."""
+    rng, sums = random.Random(seed), list[Sum]()
+    ranges = [HALF, HALF + 96, HALF + 192 - 16]
+    for n in range(5):
+        first, second = rng.sample(ranges[:2], 2)
+        exchanged = ALL if rng.random() < 0.3 else NONE
+        sums.append(Sum(16 * n, 32, first, 64, exchanged))
+        sums.append(Sum(first, 16 * n, second, 64, exchanged))
+        sums.append(Sum(second, first, 128 + 16 * n, 32, exchanged if rng.random() < 0.5 else NONE))
+    run = check([*sums, Sum(0, 0, 240, 8, NONE)], seed)
+    assert run.exchanges.renaming.places or run.exchanges.places

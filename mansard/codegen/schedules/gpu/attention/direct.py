@@ -142,7 +142,7 @@ class DirectAttention(TileRows):
         """All rows of the bound heads."""
         b, rows = self.b, self.tile.rows
         self.first = b.idx(0)
-        end = self.last_key()
+        end = self.key_end()
         zero = b.const(0.0, F32, VECTOR)
         values: Sequence[KValue] = [b.const(LOWEST, F32)] * rows + [b.const(0.0, F32)] * rows
         values = [*values, *[zero] * (rows * self.value_vectors)]

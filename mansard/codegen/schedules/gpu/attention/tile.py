@@ -103,7 +103,7 @@ class FlashTile(TileRows):
         inits = (
             [lowest] * invocation_rows + [zero] * invocation_rows + [b.const(0.0, DType.F32, VECTOR)] * pieces
         )
-        ends = fold_parts(self.frame, self.nest, self.last_key(), tile.keys, inits, self._block)
+        ends = fold_parts(self.frame, self.nest, self.key_end(), tile.keys, inits, self._block)
         self._finish(
             ends[:invocation_rows], ends[invocation_rows : 2 * invocation_rows], ends[2 * invocation_rows :]
         )

@@ -10,7 +10,7 @@ from mansard.codegen.kernel import KValue
 from mansard.codegen.loop_nest import Root
 from mansard.codegen.schedules.common.attention_nest import AttentionLoops, AttentionNest, Group
 from mansard.codegen.schedules.common.base import Frame, divides
-from mansard.codegen.schedules.common.key_bounds import last_key
+from mansard.codegen.schedules.common.key_bounds import key_end
 from mansard.codegen.schedules.common.online_softmax import store_results
 from mansard.codegen.schedules.gpu.attention.work_split import VECTOR
 from mansard.dims import DimLike
@@ -40,7 +40,7 @@ class TileRows:
             place = self.frame.minimum(place, self.ev.dim(dims.add(self.extent, -1)))
         self.frame.bind_flat(self.groups, place)
 
-    def last_key(self) -> KValue:
+    def key_end(self) -> KValue:
         """The key after the last one that any row of the tile reads."""
         b, lane = self.b, self.loops.lane
         last = b.idx(0)
@@ -48,7 +48,7 @@ class TileRows:
             last = self.ev.dim(dims.add(self.nest.total(lane), -1))
             if self.groups == [lane]:
                 last = self.frame.minimum(b.add(self.first, b.idx(self.count - 1)), last)
-        return last_key(self.frame, self.nest, lane, last)
+        return key_end(self.frame, self.nest, lane, last)
 
     def vector(self, root: Root, factor: Scalar, group: Group | None, extent: int, vector: KValue) -> KValue:
         """Four elements along a group of loops, with zeros beyond its extent."""

@@ -35,7 +35,8 @@ CODES = 16
 UNIT = 8
 """Elements that an invocation rounds at a time: the codes of a word of weights of four bits."""
 HELD_UNITS = 4
-"""The most units of an invocation whose elements stay in registers while their groups' maxima are found."""
+"""The most units of an invocation that are loaded together. No more than these stay in registers until they
+are rounded; where there are more, all are read again."""
 GROUPS = (16, 32, 64, 128)
 """The sizes of groups: whole vectors of codes, whose units' maxima are few."""
 NEAREST = 1.5 * 2**23
@@ -112,9 +113,9 @@ class RoundedRows:
         scales = next(root for root in nest.roots if root.op.output is self.rounding.scales)
         self.outer = nest.collapsed(range(nest.domain), [p for r in nest.roots for p in nest.positions(r)])
         units = [self._unit(number) for number in range(-(-self.groups * self.size // (UNIT * self.width)))]
-        batches = [units[first : first + HELD_UNITS] for first in range(0, len(units), HELD_UNITS)]
-        several = len(batches) > 1  # their elements are read again to be rounded
-        for batch in batches:
+        several = len(units) > HELD_UNITS
+        for first in range(0, len(units), HELD_UNITS):
+            batch = units[first : first + HELD_UNITS]
             with ev.scope() if several else nullcontext():
                 self._load(largest, batch)
                 for unit in batch:
@@ -122,12 +123,13 @@ class RoundedRows:
         b.barrier()
         tops = [self._largest(unit) for unit in units]
         b.barrier()  # where these were, codes follow
-        for batch in batches:
+        for first in range(0, len(units), HELD_UNITS):
+            batch = units[first : first + HELD_UNITS]
             with ev.scope() if several else nullcontext():
                 if several:
                     self._load(codes, batch)
-                for unit in batch:
-                    self._round(codes, scales, unit, largest.op, tops[units.index(unit)])
+                for unit, top in zip(batch, tops[first:], strict=False):
+                    self._round(codes, scales, unit, largest.op, top)
 
     def _load(self, root: Root, units: Sequence[_Unit]) -> None:
         """Request what a root reads of some units before the first of these has to be waited for."""

@@ -182,11 +182,13 @@ class _StridedRows:
         self._finish(begun, inside)
 
     def _load_ahead(self) -> None:
-        """Request what the reductions of a row read before the first one has to be waited for, and what
-        results are computed from beside them."""
+        """Request what the reductions of a row read before the first one has to be waited for, and, if all of
+        that fits registers, what results are computed from beside them."""
+        if self.slices == 1:
+            return
         nest, ev, left = self.nest, self.ev, HELD
         taken: set[Value] = set()
-        for root in (r for r in nest.roots if r.reduces and self.slices > 1):
+        for root in (r for r in nest.roots if r.reduces):
             reads = plain_reads(ev, root, taken)
             left -= len(reads) * self._held(root)
             if not self._is_held(root) or left < 0:
@@ -194,8 +196,6 @@ class _StridedRows:
             taken |= {read.value for read in reads}
             for _ in self._each(root):
                 load_ahead(ev, reads)
-        if self.slices == 1:
-            return
         for root in (r for r in nest.roots if not r.reduces and not self.inner[r]):
             load_ahead(ev, plain_reads(ev, root))
 
