@@ -3,8 +3,8 @@
 Every thread runs by itself, in an order that random numbers choose, copies end at times that these choose,
 and registers and shared memory hold random numbers at first: what a program leaves to chance comes out
 differently from seed to seed. Memory is sequentially consistent, so missing fences are not found. Only the
-statements that these programs have are known. Memory that nobody has allocated, and threads that wait for each
-other, raise `MachineError`.
+statements that these programs have are known. Memory that nobody has allocated raises `MachineError`, as do
+threads that wait for each other.
 """
 
 from __future__ import annotations
@@ -206,6 +206,10 @@ class Machine:
             block.arrivals[arrival].settle()
 
 
+def _fail(thread: _Thread) -> None:
+    raise MachineError(f"trap in block {thread.block.number}")
+
+
 class _Scope:
     """Registers and labels between braces."""
 
@@ -394,11 +398,7 @@ class _Parser:
 
             return leave
         if name == "trap":
-
-            def fail(t: _Thread) -> None:
-                raise MachineError("trap")
-
-            return fail
+            return _fail
         group = "warp" if kinds[0] == "warp" else "block"
         if group == "block" and operands[0] != "0":
             raise MachineError("barriers of a part of a block are not known")
