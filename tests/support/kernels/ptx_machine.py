@@ -9,6 +9,7 @@ threads that wait for each other.
 
 from __future__ import annotations
 
+import operator
 import random
 import re
 from collections.abc import Callable, Sequence
@@ -42,12 +43,7 @@ _ARITHMETIC: dict[str, Callable[..., int]] = {
     "selp": lambda a, b, p: a if p else b,
 }
 _COMPARISONS: dict[str, Callable[[int, int], bool]] = {
-    "eq": lambda a, b: a == b,
-    "ne": lambda a, b: a != b,
-    "lt": lambda a, b: a < b,
-    "le": lambda a, b: a <= b,
-    "gt": lambda a, b: a > b,
-    "ge": lambda a, b: a >= b,
+    name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")
 }
 
 
