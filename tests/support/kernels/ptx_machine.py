@@ -12,6 +12,7 @@ from __future__ import annotations
 import operator
 import random
 import re
+from collections import ChainMap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -211,24 +212,8 @@ class _Scope:
 
     def __init__(self, outer: _Scope | None) -> None:
         self.outer = outer
-        self.registers: dict[str, int] = {}
-        self.labels: dict[str, int] = {}
-
-    def register(self, name: str) -> int | None:
-        scope: _Scope | None = self
-        while scope is not None:
-            if name in scope.registers:
-                return scope.registers[name]
-            scope = scope.outer
-        return None
-
-    def label(self, name: str) -> int:
-        scope: _Scope | None = self
-        while scope is not None:
-            if name in scope.labels:
-                return scope.labels[name]
-            scope = scope.outer
-        raise MachineError(f"no label {name}")
+        self.registers: ChainMap[str, int] = outer.registers.new_child() if outer else ChainMap()
+        self.labels: ChainMap[str, int] = outer.labels.new_child() if outer else ChainMap()
 
 
 class _Parser:
@@ -282,7 +267,7 @@ class _Parser:
     # Operands -----------------------------------------------------------------------------------
     def _value(self, text: str) -> Callable[[_Thread], int]:
         text = text.strip()
-        number = self.scope.register(text)
+        number = self.scope.registers.get(text)
         if number is not None:
             return lambda t: t.registers[number]
         special: dict[str, Callable[[_Thread], int]] = {
@@ -308,7 +293,7 @@ class _Parser:
         return lambda t: base(t) + offset
 
     def _target(self, text: str) -> Callable[[_Thread, int], None]:
-        number = self.scope.register(text.strip())
+        number = self.scope.registers.get(text.strip())
         if number is None:
             raise MachineError(f"unknown register {text}")
         mask = (1 << 8 * self.machine._sizes[number]) - 1
@@ -385,8 +370,9 @@ class _Parser:
 
     def _control(self, name: str, kinds: list[str], operands: list[str]) -> _Step:
         if name == "bra":
-            scope, label = self.scope, operands[0]
-            return lambda t: setattr(t, "at", scope.label(label))
+            if (place := self.scope.labels.get(operands[0])) is None:
+                raise MachineError(f"no label {operands[0]}")
+            return lambda t: setattr(t, "at", place)
         if name == "ret":
 
             def leave(t: _Thread) -> None:

@@ -11,7 +11,7 @@ from mansard.drivers.vulkan.memory.buffer import VulkanBuffer
 from mansard.drivers.vulkan.shaders import copy_kernel
 from mansard.drivers.vulkan.shaders.abi import ADDRESSES
 from mansard.drivers.vulkan.shaders.executable import ExecutableLoader, Pipeline, VulkanExecutable
-from mansard.drivers.vulkan.shaders.persistent import BLOCKS, COUNTERS, RECORD, THREADS
+from mansard.drivers.vulkan.shaders.persistent import BLOCKS, THREADS
 from mansard.drivers.vulkan.submission.command_stream import COMPUTE, TRANSFER, WORD, CommandStream
 from mansard.drivers.vulkan.submission.persistent_runs import (
     PersistentLaunch,
@@ -121,12 +121,8 @@ class Encoder:
             keep |= dict.fromkeys(self._buffers(dispatch.command))
             keep[dispatch.command.executable] = None
         keep |= dict.fromkeys((launch.kernel, launch.records))
-        count, start = len(launch.run.dispatches), launch.records.address
         stream.begin(launch.run.label, COMPUTE)
-        counters = start + RECORD * count
-        run = launch.run
-        streams, lists = counters + COUNTERS, start + run.schedule_start
-        table = [start, counters, run.schedule.stride, streams, run.streams, lists]
+        table = launch.run.arguments(launch.records.address)
         stream.launch(launch.kernel.function, (self.blocks, 1, 1), THREADS, table)
         stream.end(launch.run.label)
 

@@ -22,7 +22,6 @@ from mansard.drivers.vulkan.submission.run_values import (
     Use,
     accesses_of,
     values_of,
-    waits_between,
 )
 from mansard.hal.commands import DispatchCommand
 from mansard.hal.exchanges import MAX_BINDINGS
@@ -60,8 +59,7 @@ def plan(
     exchanged = [value for value in values if value.exchanged]
     uses = {use for value in exchanged for use in value.uses}
     plain = [[access for access in of_dispatch if access.use not in uses] for of_dispatch in accesses]
-    renaming = rename([value for value in values if not uses & value.uses], plain, waits)
-    kept = waits_between(plain, waits, renaming.places)
+    renaming, kept = rename([value for value in values if not uses & value.uses], plain, waits)
     if exchanged:
         kept[-2] = kept[-2] or not any(kept[max(value.last for value in exchanged) : -1])
     return _placed(exchanged, kept, renaming)

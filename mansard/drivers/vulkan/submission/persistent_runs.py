@@ -81,6 +81,12 @@ class PersistentRun:
         """Bytes of all that a launch reads beside the dispatches' buffers."""
         return self.renamed_start + self.exchanges.renaming.size
 
+    def arguments(self, start: int) -> list[int]:
+        """The kernel's argument table where its records begin at the address ``start``."""
+        counters = start + RECORD * len(self.dispatches)
+        lists = start + self.schedule_start
+        return [start, counters, self.schedule.stride, counters + COUNTERS, self.streams, lists]
+
     @property
     def bodies(self) -> list[Body]:
         """The bodies of the dispatches, each once."""
@@ -227,12 +233,21 @@ def _joined(
     if len(dispatches) < MIN_DISPATCHES or all(body.stream is None for _, body in dispatches):
         return list(pending)
     later = [bytes_of(ref) for command in commands[end:] for ref in _references(command)]
+    return [run_of(dispatches, waits, blocks, later), *pending[places[-1] + 1 :]]
+
+
+def run_of(
+    dispatches: Sequence[tuple[DispatchCommand, Body]],
+    waits: Sequence[bool],
+    blocks: int,
+    later: Sequence[Range] = (),
+) -> PersistentRun:
+    """The run of dispatches on so many blocks; the other arguments are those of `exchange_plan.plan`."""
     exchanges = plan(dispatches, waits, later)
     both = zip(dispatches, exchanges.waits, strict=True)
     parts = tuple(PersistentDispatch(*dispatch, wait) for dispatch, wait in both)
     shares = [_share(part, emptied) for part, emptied in zip(parts, exchanges.emptied, strict=True)]
-    run = PersistentRun(parts, exchanges, schedule(shares, blocks), any(waits))
-    return [run, *pending[places[-1] + 1 :]]
+    return PersistentRun(parts, exchanges, schedule(shares, blocks), any(waits))
 
 
 def _share(dispatch: PersistentDispatch, emptied: Range) -> Share:

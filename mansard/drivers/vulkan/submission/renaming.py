@@ -43,10 +43,10 @@ NOTHING_RENAMED = Renaming({}, 0)
 
 def rename(
     values: Sequence[RunValue], accesses: Sequence[Sequence[Access]], barriers: Sequence[bool]
-) -> Renaming:
-    """A renaming that saves waits: of the values of all ranges of memory, but for those of ranges that are
-    left out, one after another, because that costs no wait. ``accesses`` are those by which dispatches may
-    have to wait for each other."""
+) -> tuple[Renaming, list[bool]]:
+    """A renaming that saves waits, and those that it leaves (`waits_between`): of the values of all ranges of
+    memory, but for those of ranges that are left out, one after another, because that costs no wait.
+    ``accesses`` are those by which dispatches may have to wait for each other."""
     by_memory: dict[Range, list[RunValue]] = {}
     left = MAX_TOTAL
     for value in values:
@@ -57,13 +57,14 @@ def rename(
             left -= 2 * value.size
         by_memory.setdefault(memory, []).append(value)
     renaming = _in_turn(by_memory)
-    fewest = sum(waits_between(accesses, barriers, renaming.places))
+    waits = waits_between(accesses, barriers, renaming.places)
     for memory in list(by_memory):
         others = {other: values for other, values in by_memory.items() if other != memory}
         smaller = _in_turn(others)
-        if sum(waits_between(accesses, barriers, smaller.places)) <= fewest:
-            by_memory, renaming = others, smaller
-    return renaming
+        left_waits = waits_between(accesses, barriers, smaller.places)
+        if sum(left_waits) <= sum(waits):
+            by_memory, renaming, waits = others, smaller, left_waits
+    return renaming, waits
 
 
 def _in_turn(by_memory: Mapping[Range, Sequence[RunValue]]) -> Renaming:

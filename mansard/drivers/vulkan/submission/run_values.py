@@ -47,14 +47,19 @@ class RunValue:
     readers: tuple[Access, ...]
 
     @property
+    def accesses(self) -> tuple[Access, ...]:
+        """Its write and its reads."""
+        return (self.writer, *self.readers)
+
+    @property
     def exchanged(self) -> bool:
         """Whether it can be exchanged (`mansard.hal.exchanges`)."""
-        return all(access.exchanged for access in (self.writer, *self.readers))
+        return all(access.exchanged for access in self.accesses)
 
     @property
     def uses(self) -> set[Use]:
         """The bindings that it is written to and read from."""
-        return {access.use for access in (self.writer, *self.readers)}
+        return {access.use for access in self.accesses}
 
     @property
     def size(self) -> int:
@@ -70,7 +75,7 @@ class RunValue:
     def placed(self, start: int) -> dict[Use, int]:
         """Where its bindings begin if it begins at ``start``."""
         first = self.writer.bytes[0]
-        return {access.use: start + access.bytes[0] - first for access in (self.writer, *self.readers)}
+        return {access.use: start + access.bytes[0] - first for access in self.accesses}
 
 
 def accesses_of(

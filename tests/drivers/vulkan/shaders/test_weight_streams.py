@@ -4,30 +4,20 @@ it is for, whatever the order in which threads run and copies end."""
 from __future__ import annotations
 
 import random
-import struct
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from support.kernels.ptx_machine import Machine, Memory
+from support.kernels.machine_runs import MachineRun, PlacedBuffer, dispatch
+from support.kernels.ptx_machine import Memory
 
-from mansard.drivers.vulkan.shaders import weight_streams
 from mansard.drivers.vulkan.shaders.abi import BodyInfo
-from mansard.drivers.vulkan.shaders.persistent import (
-    COUNTERS,
-    RECORD,
-    THREADS,
-    Body,
-    Record,
-    StreamRecord,
-    module_text,
-)
-from mansard.drivers.vulkan.submission.block_schedule import Share, schedule
+from mansard.drivers.vulkan.shaders.persistent import THREADS, Body
+from mansard.hal import BufferRef
 from mansard.hal.weight_streams import StreamOperand, WeightStream
 
 SMALL, LARGE = 32, 2048
 """Bytes of parts: a subgroup has eight slots for the former, two for the latter."""
-BLOCKS = 3
 _REGISTERS = ".reg .b32 %r<16>;\n.reg .b64 %rd<4>;\n.reg .pred %p<4>;\n"
 _COUNT = """
 mul.wide.u32 %rd2, {part}, 4;
@@ -42,8 +32,8 @@ ADJACENT = (
     + _REGISTERS
     + """
 ld.shared.b64 %rd1, [words];
-ld.shared.b32 %r10, [words+8];
-ld.shared.b32 %r11, [words+16];
+ld.shared.b32 %r10, [words+ROWS];
+ld.shared.b32 %r11, [words+ROWS+8];
 mul.lo.u32 %r1, %r10, rank;
 div.u32 %r1, %r1, blocks;
 add.u32 %r2, rank, 1;
@@ -69,63 +59,40 @@ bra JOIN;
 }
 """
 )
-"""Adds the first word of each slot to the element of its part, of a block's rows; words 1 and 2 are the rows
-and the parts of one."""
+"""Adds the first word of each slot to the element of its part, of a block's rows. ROWS is where their number
+stands in the argument table, behind the bindings and before the parts of one."""
 
 
 def operands(count: int, part: int = SMALL) -> tuple[StreamOperand, ...]:
     return tuple(StreamOperand(1 + n, part, 0) for n in range(count))
 
 
-class Chain:
-    """Dispatches that read streams one after another."""
-
-    def __init__(self, streams: Sequence[WeightStream], seed: int) -> None:
-        self.memory, self.streams = Memory(), list(streams)
-        bodies = [Body(ADJACENT, THREADS, BodyInfo(1024, (0,), s)) for s in streams]
-        known = list(dict.fromkeys(bodies))
-        self.results, records, of_streams = [], list[int](), list[int]()
-        for stream, body in zip(streams, bodies, strict=True):
-            parts = stream.rows * stream.parts
-            weights = [self._weights(stream, product, parts) for product in range(stream.products)]
-            result = self.memory.allocate(bytes(4 * parts * stream.products))
-            self.results.append((result, parts * stream.products))
-            table = [result, stream.rows, stream.parts * stream.products]
-            records += Record(known.index(body), BLOCKS, table, waits=False).words()
-            of_streams += StreamRecord(stream, tuple(weights)).words()
-        blocks = schedule([Share(None, False)] * len(streams), BLOCKS)
-        words = [*records, *[0] * (COUNTERS // 8), *of_streams, *blocks.words()]
-        start = self.memory.allocate(struct.pack(f"<{len(words)}Q", *words))
-        self.words, self.start = words, start
-        counters = start + RECORD * len(streams)
-        lists = counters + COUNTERS + weight_streams.RECORD * len(streams)
-        self.table = [start, counters, blocks.stride, counters + COUNTERS, len(streams), lists]
-        self.machine = Machine(module_text(known), self.memory, BLOCKS, THREADS, seed)
-
-    def _weights(self, stream: WeightStream, product: int, parts: int) -> int:
-        """Parts that begin with where the sum of their product's part is, plus one."""
-        numbers = np.zeros((parts, stream.slot_bytes // 4), np.uint32)
-        row, part = np.divmod(np.arange(parts), stream.parts)
-        numbers[:, 0] = (row * stream.products + product) * stream.parts + part + 1
-        return self.memory.allocate(numbers.tobytes())
-
-    def launch(self) -> None:
-        self.machine.launch(self.table)
-
-    def sums(self) -> list[np.ndarray]:
-        """The elements of all parts of each stream."""
-        return [np.frombuffer(self.memory.read(at, 4 * n), np.uint32) for at, n in self.results]
+def weights(stream: WeightStream, product: int) -> bytes:
+    """Parts that begin with where the sum of their product's part is, plus one."""
+    parts = stream.rows * stream.parts
+    numbers = np.zeros((parts, stream.slot_bytes // 4), np.uint32)
+    row, part = np.divmod(np.arange(parts), stream.parts)
+    numbers[:, 0] = (row * stream.products + product) * stream.parts + part + 1
+    return numbers.tobytes()
 
 
 def check(streams: Sequence[WeightStream], seed: int, launches: int = 2) -> None:
-    """Every part is read once in each launch, and a launch leaves the records as they were."""
-    chain = Chain(streams, seed)
+    """Every part is read once in each launch of dispatches that read the streams one after another."""
+    memory, dispatches, results = Memory(), [], list[PlacedBuffer]()
+    for stream in streams:
+        of_row = stream.parts * stream.products
+        results.append(PlacedBuffer(memory, bytes(4 * stream.rows * of_row)))
+        matrices = [PlacedBuffer(memory, weights(stream, product)) for product in range(stream.products)]
+        refs = [BufferRef(buffer) for buffer in (results[-1], *matrices)]
+        text = ADJACENT.replace("ROWS", str(8 * len(refs)))
+        body = Body(text, THREADS, BodyInfo(1024, (0,), stream))
+        dispatches.append((dispatch(refs, [stream.rows, of_row], 1), body))
+    machine = MachineRun(dispatches, [False] * len(dispatches), memory, seed)
     for count in range(1, launches + 1):
-        chain.launch()
-        for sums in chain.sums():
+        machine.launch()
+        for result in results:
+            sums = np.frombuffer(memory.read(result.address, result.size), np.uint32)
             np.testing.assert_array_equal(sums, count * np.arange(1, len(sums) + 1, dtype=np.uint32))
-    held = chain.memory.read(chain.start, 8 * len(chain.words))
-    assert struct.unpack(f"<{len(chain.words)}Q", held) == tuple(chain.words)
 
 
 def rows(count: int, parts: int, products: int = 1, part: int = SMALL) -> WeightStream:

@@ -4,25 +4,20 @@ was written before, though values are exchanged and renamed and few waits are le
 from __future__ import annotations
 
 import random
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 import pytest
-from support.kernels.ptx_machine import Machine, Memory
+from support.kernels.machine_runs import MachineRun, PlacedBuffer, dispatch
+from support.kernels.ptx_machine import Memory
 
-from mansard.drivers.vulkan.memory.buffer import VulkanBuffer
 from mansard.drivers.vulkan.shaders.abi import BodyInfo
-from mansard.drivers.vulkan.shaders.persistent import COUNTERS, RECORD, THREADS, Body, module_text
-from mansard.drivers.vulkan.submission.block_schedule import Share, schedule
-from mansard.drivers.vulkan.submission.exchange_plan import plan
-from mansard.drivers.vulkan.submission.persistent_runs import PersistentDispatch, PersistentRun, record_words
-from mansard.hal import BufferRef, DispatchCommand, Executable
+from mansard.drivers.vulkan.shaders.persistent import Body
+from mansard.drivers.vulkan.submission.persistent_runs import PersistentRun
+from mansard.hal import BufferRef, DispatchCommand
 from mansard.hal.exchanges import Exchange
 
-BLOCKS = 3
 WORKGROUP = 64
 ELEMENTS = 512
 """Of the memory, u32; the second half is transient."""
@@ -74,16 +69,6 @@ bra JOIN;
 """Sums of two operands and 1, as 16 bits; the words are the three buffers and the elements."""
 
 
-class Buffer(VulkanBuffer):
-    """All of the memory."""
-
-    def __init__(self, address: int) -> None:
-        self._place = address
-
-    address = property(lambda self: self._place)  # type: ignore[assignment]
-    size = property(lambda self: 4 * ELEMENTS)  # type: ignore[assignment]
-
-
 @dataclass(frozen=True)
 class Sum:
     """A dispatch: the first elements of its operands and its result, and which bindings may be exchanged."""
@@ -99,52 +84,27 @@ class Sum:
         left, right = (memory[first : first + self.count].copy() for first in (self.left, self.right))
         memory[self.result : self.result + self.count] = left + right + 1 & 0xFFFF
 
-    def parts(self, buffer: Buffer) -> tuple[DispatchCommand, Body]:
+    def parts(self, buffer: PlacedBuffer) -> tuple[DispatchCommand, Body]:
         """The command and its body."""
         firsts = (self.left, self.right, self.result)
-        refs = tuple(BufferRef(buffer, 4 * n, 4 * self.count, n >= ELEMENTS // 2) for n in firsts)
-        grid = (-(-self.count // WORKGROUP), 1, 1)
+        refs = [BufferRef(buffer, 4 * n, 4 * self.count, n >= ELEMENTS // 2) for n in firsts]
         info = BodyInfo(0, (2,), exchange=Exchange(self.exchanged, frozenset({2})))
-        command = DispatchCommand(cast(Executable, None), "sum", refs, (self.count,), grid)
+        command = dispatch(refs, [self.count], -(-self.count // WORKGROUP))
         return command, Body(ADD, WORKGROUP, info)
-
-
-def table(command: DispatchCommand) -> list[int]:
-    """The argument table of a command."""
-    places = [cast(Buffer, ref.buffer).address + ref.offset for ref in command.bindings]
-    return [*places, *map(int, command.params)]
-
-
-def run_of(sums: Sequence[Sum], buffer: Buffer) -> PersistentRun:
-    """The run of sums one after another."""
-    dispatches = [one.parts(buffer) for one in sums]
-    exchanges = plan(dispatches, [True] * len(dispatches))
-    parts = tuple(PersistentDispatch(*d, w) for d, w in zip(dispatches, exchanges.waits, strict=True))
-    shares = [
-        Share(part.command.grid[0], part.waits or end > first)
-        for part, (first, end) in zip(parts, exchanges.emptied, strict=True)
-    ]
-    return PersistentRun(parts, exchanges, schedule(shares, BLOCKS), True)
 
 
 def check(sums: Sequence[Sum], seed: int, launches: int = 2) -> PersistentRun:
     """Memory that is not transient is as if the sums had run one by one, after each launch."""
     memory, expected = Memory(), np.arange(ELEMENTS, dtype=np.uint32)
-    buffer = Buffer(memory.allocate(expected.tobytes()))
-    run = run_of(sums, buffer)
-    start = memory.allocate(bytes(run.bytes))
-    words = record_words(run, table, BLOCKS, start)
-    memory.write(start, struct.pack(f"<{len(words)}Q", *words))
-    counters = start + RECORD * len(sums)
-    arguments = [start, counters, run.schedule.stride, counters + COUNTERS, 0, start + run.schedule_start]
-    machine = Machine(module_text(run.bodies), memory, BLOCKS, THREADS, seed)
+    buffer = PlacedBuffer(memory, expected.tobytes())
+    machine = MachineRun([one.parts(buffer) for one in sums], [True] * len(sums), memory, seed)
     for _ in range(launches):
-        machine.launch(arguments)
+        machine.launch()
         for one in sums:
             one.run(expected)
         held = np.frombuffer(memory.read(buffer.address, 4 * ELEMENTS), np.uint32)
         np.testing.assert_array_equal(held[: ELEMENTS // 2], expected[: ELEMENTS // 2])
-    return run
+    return machine.run
 
 
 HALF = ELEMENTS // 2
@@ -161,9 +121,9 @@ def test_vectors_are_passed_on_without_waits() -> None:
 
 def test_vectors_of_one_memory_in_turn() -> None:
     layers = [
-        dispatch
+        one
         for n in range(4)
-        for dispatch in (Sum(16 * n, 0, HALF, 96, NONE), Sum(HALF, HALF + 64, 160 + 16 * n, 16, NONE))
+        for one in (Sum(16 * n, 0, HALF, 96, NONE), Sum(HALF, HALF + 64, 160 + 16 * n, 16, NONE))
     ]
     for seed in range(5):
         run = check([*layers, Sum(0, 0, 128, 8, NONE)], seed)

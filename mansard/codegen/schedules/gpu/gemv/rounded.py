@@ -12,7 +12,7 @@ codes of x lie in the same order, those of even elements in one word and those o
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -107,29 +107,30 @@ class RoundedRows:
     def compute(self) -> None:
         """All groups. An invocation rounds units of eight elements, and learns the largest magnitude of a
         group from those of its units."""
-        b, ev, nest = self.b, self.frame.ev, self.rounding.nest
+        b, nest = self.b, self.rounding.nest
         (largest,) = (root for root in nest.roots if root.reduces)
         codes = next(root for root in nest.roots if root.op.output is self.rounding.codes)
         scales = next(root for root in nest.roots if root.op.output is self.rounding.scales)
         self.outer = nest.collapsed(range(nest.domain), [p for r in nest.roots for p in nest.positions(r)])
         units = [self._unit(number) for number in range(-(-self.groups * self.size // (UNIT * self.width)))]
-        several = len(units) > HELD_UNITS
-        for first in range(0, len(units), HELD_UNITS):
-            batch = units[first : first + HELD_UNITS]
-            with ev.scope() if several else nullcontext():
-                self._load(largest, batch)
-                for unit in batch:
-                    self._store_largest(largest, unit)
+        for batch in self._loaded(largest, units):
+            for unit in batch:
+                self._store_largest(largest, unit)
         b.barrier()
-        tops = [self._largest(unit) for unit in units]
+        tops = iter([self._largest(unit) for unit in units])
         b.barrier()  # where these were, codes follow
+        for batch in self._loaded(codes, units):
+            for unit in batch:
+                self._round(codes, scales, unit, largest.op, next(tops))
+
+    def _loaded(self, root: Root, units: Sequence[_Unit]) -> Iterator[Sequence[_Unit]]:
+        """Batches of units whose elements are requested together; more than one batch is loaded anew for each
+        root, in a scope of its own."""
         for first in range(0, len(units), HELD_UNITS):
-            batch = units[first : first + HELD_UNITS]
-            with ev.scope() if several else nullcontext():
-                if several:
-                    self._load(codes, batch)
-                for unit, top in zip(batch, tops[first:], strict=False):
-                    self._round(codes, scales, unit, largest.op, top)
+            with self.frame.ev.scope() if len(units) > HELD_UNITS else nullcontext():
+                batch = units[first : first + HELD_UNITS]
+                self._load(root, batch)
+                yield batch
 
     def _load(self, root: Root, units: Sequence[_Unit]) -> None:
         """Request what a root reads of some units before the first of these has to be waited for."""
