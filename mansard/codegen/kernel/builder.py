@@ -310,6 +310,10 @@ class KernelBuilder:
         """``c`` plus the products of the four bytes in the words a and b, each signed or not (GPU only)."""
         return self.inst("dot_bytes", (a, b, c), c.type, signed=signed)
 
+    def join_bytes(self, words: Sequence[KValue]) -> KValue:
+        """The lowest bytes of four i32 as one, that of the first the lowest."""
+        return self.inst("join_bytes", words, KType(DType.I32))
+
     def unary(self, op: str, a: KValue) -> KValue:
         """neg, abs, sqrt, floor, ceil, round, trunc, not."""
         return self.inst(op, (a,), a.type)
@@ -401,10 +405,17 @@ class KernelBuilder:
         """All lanes of a vector combined."""
         return a if a.type.lanes == 1 else self.inst("reduce", (a,), KType(a.type.dtype), combiner=combiner)
 
-    def subgroup_reduce(self, combiner: str, a: KValue, *, loses_nan: bool = False) -> KValue:
+    def subgroup_reduce(
+        self, combiner: str, a: KValue, *, loses_nan: bool = False, cluster: int | None = None
+    ) -> KValue:
         """A scalar of every active invocation of the subgroup, combined. With ``loses_nan`` a min or max may
-        ignore NaN, which takes half the steps."""
-        attrs = {"loses_nan": True} if loses_nan else {}
+        ignore NaN, which takes half the steps. With ``cluster``, a power of two, the scalars of so many
+        neighbouring invocations, all of which are active."""
+        if cluster == 1:
+            return a
+        attrs: dict[str, object] = {"loses_nan": True} if loses_nan else {}
+        if cluster is not None:
+            attrs["cluster"] = cluster
         return self.inst("subgroup_reduce", (a,), a.type, combiner=combiner, **attrs)
 
     def subgroup_reduce_each(self, combiner: str, values: Sequence[KValue]) -> KValue:

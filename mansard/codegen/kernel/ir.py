@@ -34,6 +34,7 @@ dot                [a, b, c] c plus, in each lane, the sum of the products of th
                    subnormals may count as 0. More than one lane; no GPU code
 dot_bytes          [a, b, c: i32 scalars]; attrs signed: (bool, bool) of a and b: c plus the sum of the
                    products of their four bytes, wrapping; GPU only
+join_bytes         [four i32 scalars] to i32: the lowest byte of each, that of the first the lowest; GPU only
 prefetch           [index]; attrs memory: a hint that the element is read soon; it may lie outside
                    the memory; no result
 sqrt floor ceil    float; round is half to even
@@ -60,7 +61,8 @@ float12            [u8 vector, u8 vector of half the lanes] to bf16: the bytes a
                    12 bits (`mansard.ir.float12`); CPU only
 reduce             [vector]; attrs combiner: add mul min max and or; any association
 subgroup_reduce    [scalar]; attrs combiner; over the active invocations of the subgroup; attrs loses_nan
-                   says that min and max may ignore NaN
+                   says that min and max may ignore NaN; attrs cluster: over the invocations whose
+                   subgroup_lane has the same quotient by this power of two, all of which take part
 subgroup_reduce_each
                    [scalars, a power of two of them]; attrs combiner: add mul; invocation n has the
                    subgroup_reduce of number n modulo their count. All invocations of the subgroup take

@@ -162,6 +162,10 @@ def _dot_bytes(v: InstCheck, inst: Inst) -> None:
     v.require(isinstance(signed, tuple) and len(signed) == 2, "signed is not a pair")
 
 
+def _join_bytes(v: InstCheck, inst: Inst) -> None:
+    v.require(_same(v, inst) == KType(DType.I32), "join_bytes takes i32 scalars")
+
+
 _PACKED = {
     DType.F16: DType.F32, DType.BF16: DType.F32, DType.I8: DType.I8, DType.U8: DType.U8,
     DType.I4: DType.I8, DType.U4: DType.U8,
@@ -334,6 +338,13 @@ def _subgroup(v: InstCheck, inst: Inst) -> None:
     _combine(v, inst)
 
 
+def _subgroup_reduce(v: InstCheck, inst: Inst) -> None:
+    cluster = inst.attrs.get("cluster", 2)
+    v.require(isinstance(cluster, int) and cluster > 1 and cluster & (cluster - 1) == 0,
+              "the cluster is not a power of two above 1")  # fmt: skip
+    _subgroup(v, inst)
+
+
 def _subgroup_each(v: InstCheck, inst: Inst) -> None:
     count, types = len(inst.args), {arg.type for arg in inst.args}
     v.require(count > 0 and count & (count - 1) == 0, "the number of operands is not a power of two")
@@ -397,7 +408,7 @@ RULES: dict[str, tuple[int, bool, _Rule]] = {
     "shuffle": (2, True, _shuffle),
     "iota": (0, True, _iota),
     "reduce": (1, True, _combine),
-    "subgroup_reduce": (1, True, _subgroup),
+    "subgroup_reduce": (1, True, _subgroup_reduce),
     "subgroup_reduce_each": (-1, True, _subgroup_each),
     "subgroup_scan": (1, True, _subgroup),
     **dict.fromkeys(("subgroup_id", "subgroup_count", "subgroup_lane", "subgroup_size"), (0, True, _place)),
@@ -408,6 +419,7 @@ RULES: dict[str, tuple[int, bool, _Rule]] = {
     "fma": (3, True, _float),
     "dot": (3, True, _dot),
     "dot_bytes": (3, True, _dot_bytes),
+    "join_bytes": (4, True, _join_bytes),
     "prefetch": (1, False, _prefetch),
     **dict.fromkeys(("add", "sub", "mul", "div", "rem", "min", "max"), (2, True, _number)),
     **dict.fromkeys(("neg", "abs"), (1, True, _signed)),

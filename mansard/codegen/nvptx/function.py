@@ -13,7 +13,7 @@ from mansard.codegen.llvm import text
 from mansard.codegen.llvm.function import FunctionEmitter
 from mansard.codegen.llvm.instructions import emit_inst, result_type
 from mansard.codegen.nvptx import warpgroup_product
-from mansard.codegen.nvptx.packed import emit_dot_bytes, emit_load_words, emit_unpack
+from mansard.codegen.nvptx.packed import brains, emit_dot_bytes, emit_join_bytes, emit_load_words, emit_unpack
 from mansard.codegen.nvptx.quad_products import emit_float12_pairs, emit_quad_products
 from mansard.codegen.nvptx.subgroups import check_reached_by_all, emit_reduce, emit_reduce_each
 from mansard.codegen.nvptx.target import SUBGROUP, PtxTarget
@@ -149,8 +149,12 @@ def _barrier(f: PtxEmitter, inst: Inst) -> None:
 
 
 def _cast(f: PtxEmitter, inst: Inst) -> None:
-    """f32 to bf16 by the instruction, which keeps subnormals; all others as on CPUs."""
+    """f32 to bf16 by the instruction, which keeps subnormals; pairs of bf16 to f32 as halves of words; all
+    others as on CPUs."""
     type_, arg = result_type(inst), inst.args[0]
+    if (arg.type.dtype, type_.dtype) == (DType.BF16, DType.F32) and type_.lanes % 2 == 0:
+        f.bind(inst.result, brains(f, arg, type_))
+        return
     if (arg.type.dtype, type_.dtype) != (DType.F32, DType.BF16):
         emit_inst(f, inst)
         return
@@ -260,6 +264,7 @@ _RULES: dict[str, Callable[[PtxEmitter, Inst], None]] = {
     "load_words": emit_load_words,
     "unpack": emit_unpack,
     "dot_bytes": emit_dot_bytes,
+    "join_bytes": emit_join_bytes,
     "exp2_native": _exp2_native,
     "subgroup_reduce": emit_reduce,
     "subgroup_reduce_each": lambda f, inst: emit_reduce_each(f, inst, f.special("tid.x", DType.I32)),

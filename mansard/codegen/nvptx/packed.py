@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from mansard.codegen.kernel import Inst, SharedMemory
+from collections.abc import Sequence
+
+from mansard.codegen.kernel import Inst, KType, KValue, SharedMemory
 from mansard.codegen.kernel.packed_integers import float_form
 from mansard.codegen.llvm import text
 from mansard.codegen.llvm.function import FunctionEmitter
 from mansard.codegen.llvm.instructions import result_type
 from mansard.dtypes import DType
 from mansard.errors import CodegenError
+
+_PERMUTE = "llvm.nvvm.prmt"
+_BYTES, _PAIRS = 0x0040, 0x5410
+"""What `_PERMUTE` takes from two words: the lowest byte of each, and the lower half of each."""
 
 
 def emit_load_words(f: FunctionEmitter, inst: Inst) -> None:
@@ -39,14 +45,27 @@ def emit_unpack(f: FunctionEmitter, inst: Inst) -> None:
         if words.type.lanes > 1:
             word = f.temp(f"extractelement {f.typed(words)}, i64 {place}")
         elements.append(_element(f, word, start, dtype, type_.dtype))
-    name = text.type_name(type_)
-    scalar = text.scalar_type(type_.dtype)
-    whole = elements[0]
-    if type_.lanes > 1:
-        whole = "poison"
-        for lane, element in enumerate(elements):
-            whole = f.temp(f"insertelement {name} {whole}, {scalar} {element}, i64 {lane}")
-    f.bind(inst.result, whole)
+    f.bind(inst.result, elements[0] if type_.lanes == 1 else _vector(f, type_, elements))
+
+
+def _vector(f: FunctionEmitter, type_: KType, elements: Sequence[str]) -> str:
+    name, scalar, whole = text.type_name(type_), text.scalar_type(type_.dtype), "poison"
+    for lane, element in enumerate(elements):
+        whole = f.temp(f"insertelement {name} {whole}, {scalar} {element}, i64 {lane}")
+    return whole
+
+
+def brains(f: FunctionEmitter, value: KValue, type_: KType) -> str:
+    """Pairs of bf16 as f32: two instructions for a word."""
+    lanes = type_.lanes
+    words = f.temp(f"bitcast {f.typed(value)} to {text.vector_of('i32', lanes // 2)}")
+    elements = []
+    for lane in range(lanes):
+        word = words
+        if lanes > 2:
+            word = f.temp(f"extractelement <{lanes // 2} x i32> {words}, i64 {lane // 2}")
+        elements.append(_element(f, word, 16 * (lane % 2), DType.BF16, DType.F32))
+    return _vector(f, type_, elements)
 
 
 def emit_dot_bytes(f: FunctionEmitter, inst: Inst) -> None:
@@ -54,6 +73,13 @@ def emit_dot_bytes(f: FunctionEmitter, inst: Inst) -> None:
     signs = "".join(f".{'s' if signed else 'u'}" for signed in inst.attrs["signed"])
     operands = [f.typed(arg) for arg in inst.args]
     f.bind(inst.result, f.call("i32", f"llvm.nvvm.idp4a{signs}", operands))
+
+
+def emit_join_bytes(f: FunctionEmitter, inst: Inst) -> None:
+    """Two pairs of bytes, and these."""
+    a, b, c, d = (f"i32 {f.name(arg)}" for arg in inst.args)
+    low, high = (f.call("i32", _PERMUTE, [x, y, f"i32 {_BYTES}"]) for x, y in ((a, b), (c, d)))
+    f.bind(inst.result, f.call("i32", _PERMUTE, [f"i32 {low}", f"i32 {high}", f"i32 {_PAIRS}"]))
 
 
 def _element(f: FunctionEmitter, word: str, start: int, dtype: DType, target: DType) -> str:

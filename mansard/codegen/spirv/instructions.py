@@ -35,7 +35,7 @@ from mansard.codegen.spirv.matrix import (
 )
 from mansard.codegen.spirv.matrix_elements import emit_matrix_convert, emit_matrix_map, emit_matrix_reduce
 from mansard.codegen.spirv.memory import emit_atomic, emit_barrier, emit_load, emit_store, emit_store_lane
-from mansard.codegen.spirv.packed import emit_dot_bytes, emit_load_words, emit_unpack
+from mansard.codegen.spirv.packed import emit_dot_bytes, emit_join_bytes, emit_load_words, emit_unpack
 from mansard.codegen.spirv.subgroups import (
     SUBGROUP_BUILTINS,
     emit_reduce_each,
@@ -158,6 +158,7 @@ _RULES: dict[str, _Rule] = {
     "workgroup_id": _builtin("WorkgroupId"),
     "local_id": _builtin("LocalInvocationId"),
     "dot_bytes": emit_dot_bytes,
+    "join_bytes": emit_join_bytes,
     "load_words": emit_load_words,
     "unpack": emit_unpack,
     "load": emit_load,

@@ -62,6 +62,15 @@ def emit_dot_bytes(f: KernelEmitter, inst: Inst) -> None:
     f.bind(inst.result, f.op("OpIAdd", m.int_type(32), product, c))
 
 
+def emit_join_bytes(f: KernelEmitter, inst: Inst) -> None:
+    """Each byte is inserted above those before it, over what else is there."""
+    word, m = f.id(inst.args[0]), f.module
+    for number, arg in enumerate(inst.args[1:], 1):
+        place = m.int_constant(8 * number), m.int_constant(8)
+        word = f.op("OpBitFieldInsert", m.int_type(32), word, f.id(arg), *place)
+    f.bind(inst.result, word)
+
+
 def _half(f: KernelEmitter, word: Id, place: int, start: int, known: dict[tuple[int, int], Id]) -> Id:
     real = f.module.float_type(32)
     if (place, 0) not in known:

@@ -14,6 +14,7 @@ FEATURES: Mapping[str, str] = {
     "Int64": "int64",
     "Int64Atomics": "int64_atomics",
     "GroupNonUniformArithmetic": "subgroup_arithmetic",
+    "GroupNonUniformClustered": "subgroup_clustered",
     "StorageBuffer16BitAccess": "storage16",
     "StorageBuffer8BitAccess": "storage8",
     "SubgroupExtendedTypes": "subgroup_extended_types",

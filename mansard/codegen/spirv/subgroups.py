@@ -8,7 +8,7 @@ from mansard.codegen.kernel import Inst
 from mansard.codegen.spirv.arithmetic import result_type
 from mansard.codegen.spirv.casts import normalized
 from mansard.codegen.spirv.function import KernelEmitter
-from mansard.codegen.spirv.words import INCLUSIVE_SCAN, REDUCE, SCOPE, Id, Operand
+from mansard.codegen.spirv.words import CLUSTERED_REDUCE, INCLUSIVE_SCAN, REDUCE, SCOPE, Id, Operand
 from mansard.dtypes import DType
 
 SUBGROUP_BUILTINS = {
@@ -28,14 +28,17 @@ def emit_subgroup_combine(f: KernelEmitter, inst: Inst) -> None:
     """subgroup_reduce or subgroup_scan."""
     type_, arg, combiner = result_type(inst), f.id(inst.args[0]), inst.attrs["combiner"]
     f.module.capabilities |= {"GroupNonUniform", "GroupNonUniformArithmetic"}
-    how = INCLUSIVE_SCAN if inst.op == "subgroup_scan" else REDUCE
+    how, size = INCLUSIVE_SCAN if inst.op == "subgroup_scan" else REDUCE, list[Operand]()
+    if "cluster" in inst.attrs:
+        f.module.capabilities.add("GroupNonUniformClustered")
+        how, size = CLUSTERED_REDUCE, [f.module.int_constant(inst.attrs["cluster"])]
     if type_.dtype is DType.I64:
         f.module.capabilities.add("SubgroupExtendedTypes")  # a feature of the device, not a capability
-    value = _group(f, _group_op(combiner, type_.dtype), f.type(type_), how, arg)
+    value = _group(f, _group_op(combiner, type_.dtype), f.type(type_), how, arg, *size)
     if type_.dtype.is_float and combiner in ("min", "max") and not inst.attrs.get("loses_nan"):
         boolean = f.module.bool_type()
         unordered = f.op("OpFUnordNotEqual", boolean, arg, arg)
-        somewhere = _group(f, "OpGroupNonUniformLogicalOr", boolean, how, unordered)
+        somewhere = _group(f, "OpGroupNonUniformLogicalOr", boolean, how, unordered, *size)
         value = f.op("OpSelect", f.type(type_), somewhere, f.float_literal(math.nan, type_), value)
     f.bind(inst.result, normalized(f, value, type_))
 

@@ -29,7 +29,8 @@ OPCODES = {
     "OpFOrdEqual": 180, "OpFUnordNotEqual": 183, "OpFOrdLessThan": 184, "OpFOrdGreaterThan": 186,
     "OpFOrdLessThanEqual": 188, "OpFOrdGreaterThanEqual": 190, "OpShiftRightLogical": 194,
     "OpShiftRightArithmetic": 195, "OpShiftLeftLogical": 196, "OpBitwiseOr": 197, "OpBitwiseXor": 198,
-    "OpBitwiseAnd": 199, "OpNot": 200, "OpBitFieldSExtract": 202, "OpBitFieldUExtract": 203,
+    "OpBitwiseAnd": 199, "OpNot": 200, "OpBitFieldInsert": 201, "OpBitFieldSExtract": 202,
+    "OpBitFieldUExtract": 203,
     "OpControlBarrier": 224,
     "OpAtomicLoad": 227,
     "OpAtomicCompareExchange": 230, "OpAtomicIAdd": 234, "OpAtomicSMin": 236, "OpAtomicSMax": 238,
@@ -57,7 +58,8 @@ GLSL = {
 
 CAPABILITIES = {
     "Shader": 1, "Float16": 9, "Float64": 10, "Int64": 11, "Int64Atomics": 12, "GroupNonUniform": 61,
-    "GroupNonUniformArithmetic": 63, "StorageBuffer16BitAccess": 4433, "StorageBuffer8BitAccess": 4448,
+    "GroupNonUniformArithmetic": 63, "GroupNonUniformClustered": 67,
+    "StorageBuffer16BitAccess": 4433, "StorageBuffer8BitAccess": 4448,
     "DotProductInput4x8BitPacked": 6018, "DotProduct": 6019,
     "SignedZeroInfNanPreserve": 4466, "BFloat16TypeKHR": 5116, "BFloat16CooperativeMatrixKHR": 5118,
     "CooperativeMatrixReductionsNV": 5430, "CooperativeMatrixConversionsNV": 5431,
@@ -85,7 +87,7 @@ GL_COMPUTE, LOCAL_SIZE = 5, 17
 PRESERVE_NAN = 4461  # execution mode SignedZeroInfNanPreserve
 FAST_MATH_DEFAULT, ALLOW_CONTRACT = 6028, 0x10000  # execution mode FPFastMathDefault; a fast math mode
 PARTIAL_COUNT = 0x100  # loop control, followed by how often to unroll
-REDUCE, INCLUSIVE_SCAN = 0, 1  # group operations
+REDUCE, INCLUSIVE_SCAN, CLUSTERED_REDUCE = 0, 1, 3  # group operations
 ACQUIRE_RELEASE_WORKGROUP = 0x8 | 0x100  # memory semantics
 MAKE_AVAILABLE_VISIBLE = 0x2000 | 0x4000  # further ones, of the Vulkan memory model
 NON_PRIVATE = 0x20  # memory operand

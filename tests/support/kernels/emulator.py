@@ -179,14 +179,17 @@ class _Workgroup:
                 for a, signed in zip(args, attrs["signed"], strict=False)
             ]
             return (sides[0] * sides[1]).sum(1, keepdims=True) + args[2]
+        if op == "join_bytes":
+            return np.concatenate(args, 1).astype(np.int8).view(np.int32)
         if op in ("div", "rem"):
             return _division(op, *args)
         if op == "reduce":
             return _COMBINED[attrs["combiner"]](args[0], axis=1, keepdims=True)
         if op == "subgroup_reduce":
             self.whole(mask)
-            groups = args[0].reshape(-1, self.subgroup)
-            return np.repeat(_COMBINED[attrs["combiner"]](groups, axis=1), self.subgroup)[:, None]
+            size = attrs.get("cluster", self.subgroup)
+            groups = args[0].reshape(-1, size)
+            return np.repeat(_COMBINED[attrs["combiner"]](groups, axis=1), size)[:, None]
         if op == "subgroup_reduce_each":
             self.whole(mask)
             combined = _COMBINED[attrs["combiner"]]

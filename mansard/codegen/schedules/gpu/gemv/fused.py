@@ -230,7 +230,7 @@ class _Kernel:
         self.rounded: RoundedRows | None = None
         if parts.rounding is not None:
             weights = forms[0].large.value.type.dtype
-            self.rounded = RoundedRows(self.frame, target, parts.rounding, width, weights)
+            self.rounded = RoundedRows(self.frame, target, parts.rounding, width, weights, LANES)
         self.lanes = LANES if self.rounded is None else 1
         """Lanes of an invocation's sums."""
         tile = GemvTile(width, self.size, fused.columns, 1, 1)

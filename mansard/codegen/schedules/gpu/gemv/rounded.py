@@ -12,7 +12,7 @@ codes of x lie in the same order, those of even elements in one word and those o
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -25,20 +25,18 @@ from mansard.codegen.schedules.gpu.ahead import load_ahead, plain_reads
 from mansard.codegen.schedules.gpu.gemv.grouped import Chunk
 from mansard.codegen.schedules.gpu.gemv.parts import Rounding
 from mansard.dtypes import DType
-from mansard.ir.ops import Generic
 
 F32, I32 = DType.F32, DType.I32
 LANES = 4
-"""Elements of a vector of f32, and words of a vector of codes."""
+"""Words of a vector of codes."""
 CODES = 16
 """Codes of a vector of words."""
 UNIT = 8
-"""Elements that an invocation rounds at a time: the codes of a word of weights of four bits."""
-HELD_UNITS = 4
-"""The most units of an invocation that are loaded together. No more than these stay in registers until they
-are rounded; where there are more, all are read again."""
+"""Codes of two words: of a word of weights of four bits."""
+HELD = 64
+"""The most elements that an invocation requests before it rounds the first of them."""
 GROUPS = (16, 32, 64, 128)
-"""The sizes of groups: whole vectors of codes, whose units' maxima are few."""
+"""The sizes of groups: whole vectors of codes, that few invocations share."""
 NEAREST = 1.5 * 2**23
 """Sums of small numbers with this are whole."""
 ONES = 0x01010101
@@ -74,29 +72,37 @@ def takes(product: DequantisedProduct | None, rounding: Rounding, chunk: int) ->
 
 
 @dataclass(frozen=True)
-class _Unit:
-    """A unit by its number, its group, and where its vectors begin in that."""
+class _Share:
+    """An invocation's share of a group: the group, and where vectors of the share begin in that."""
 
-    number: KValue
     group: KValue
     places: Sequence[KValue]
+    there: KValue | None
+    """Whether the subgroup has one; None: always. Past the last group an invocation has that again."""
 
 
 class RoundedRows:
-    """The codes and scales of rows in workgroup memory."""
+    """The codes and scales of rows in workgroup memory.
+
+    Neighbouring invocations of a subgroup share a group, of which each rounds sixteen elements or more, and
+    learn its largest magnitude from each other.
+    """
 
     def __init__(
-        self, frame: Frame, target: KernelTarget, rounding: Rounding, width: int, weights: DType
+        self, frame: Frame, target: KernelTarget, rounding: Rounding, width: int, weights: DType, lanes: int
     ) -> None:
-        """``weights``: the type of the codes that these are multiplied with, or one of as many bits."""
+        """``weights``: the type of the codes that these are multiplied with, or one of as many bits.
+        ``lanes``: elements of a vector of the rows."""
         size = group_size(rounding)
         codes, groups = (value.type.elements for value in (rounding.codes, rounding.scales))
         assert size is not None and isinstance(codes, int) and isinstance(groups, int)
-        self.rounding, self.width, self.weights = rounding, width, weights
-        self.size, self.groups = size, groups
+        self.rounding, self.width, self.weights, self.lanes = rounding, width, weights, lanes
+        self.size, self.groups, self.subgroup = size, groups, target.subgroup[0]
+        clustered = "subgroup_clustered" in target.features
+        self.sharers = min(size // CODES, self.subgroup) if clustered else 1
+        """Invocations that share a group."""
         self.b, self.ev = frame.b, frame.ev
         self.codes = self.b.shared(I32, codes // CODES, LANES)
-        """At first the largest magnitudes of units, as words."""
         self.scales = self.b.shared(F32, groups)
         self.ev.held[rounding.codes] = self.codes
         self.ev.held[rounding.scales] = self.scales
@@ -105,133 +111,105 @@ class RoundedRows:
 
     # Rounding ---------------------------------------------------------------------------------
     def compute(self) -> None:
-        """All groups. An invocation rounds units of eight elements, and learns the largest magnitude of a
-        group from those of its units."""
-        b, nest = self.b, self.rounding.nest
-        (largest,) = (root for root in nest.roots if root.reduces)
-        codes = next(root for root in nest.roots if root.op.output is self.rounding.codes)
-        scales = next(root for root in nest.roots if root.op.output is self.rounding.scales)
+        """All groups."""
+        b, ev, nest = self.b, self.frame.ev, self.rounding.nest
+        (self.largest,) = (root for root in nest.roots if root.reduces)
+        self.code_root = next(root for root in nest.roots if root.op.output is self.rounding.codes)
+        self.scale_root = next(root for root in nest.roots if root.op.output is self.rounding.scales)
         self.outer = nest.collapsed(range(nest.domain), [p for r in nest.roots for p in nest.positions(r)])
-        units = [self._unit(number) for number in range(-(-self.groups * self.size // (UNIT * self.width)))]
-        for batch in self._loaded(largest, units):
-            for unit in batch:
-                self._store_largest(largest, unit)
-        b.barrier()
-        tops = iter([self._largest(unit) for unit in units])
-        b.barrier()  # where these were, codes follow
-        for batch in self._loaded(codes, units):
-            for unit in batch:
-                self._round(codes, scales, unit, largest.op, next(tops))
+        count = -(-self.groups * self.sharers // self.width)
+        together = max(1, HELD * self.sharers // self.size)
+        for first in range(0, count, together):
+            with ev.scope():
+                shares = [self._share(n) for n in range(first, min(count, first + together))]
+                for share in shares:
+                    self._load(share)
+                for share in shares:
+                    with nullcontext() if share.there is None else b.if_(share.there), ev.scope():
+                        self._round(share)
 
-    def _loaded(self, root: Root, units: Sequence[_Unit]) -> Iterator[Sequence[_Unit]]:
-        """Batches of units whose elements are requested together; more than one batch is loaded anew for each
-        root, in a scope of its own."""
-        for first in range(0, len(units), HELD_UNITS):
-            with self.frame.ev.scope() if len(units) > HELD_UNITS else nullcontext():
-                batch = units[first : first + HELD_UNITS]
-                self._load(root, batch)
-                yield batch
+    def _share(self, number: int) -> _Share:
+        """One of an invocation's shares."""
+        b, shares, there = self.b, self.groups * self.sharers, None
+        first = b.mul(b.subgroup_place("subgroup_id"), b.idx(self.subgroup))
+        first = b.add(first, b.idx(number * self.width))
+        at = b.add(first, b.subgroup_place("subgroup_lane"))
+        group, within = b.binary("div", at, b.idx(self.sharers)), b.binary("rem", at, b.idx(self.sharers))
+        if (number + 1) * self.width > shares:
+            there = b.compare("lt", first, b.idx(shares))
+            group = self.frame.minimum(group, b.idx(self.groups - 1))
+        elements = self.size // self.sharers
+        start = b.mul(within, b.idx(elements))
+        places = [b.add(start, b.idx(element)) for element in range(0, elements, self.lanes)]
+        return _Share(group, places, there)
 
-    def _load(self, root: Root, units: Sequence[_Unit]) -> None:
-        """Request what a root reads of some units before the first of these has to be waited for."""
-        for unit in units:
-            for place in unit.places:
-                self._bind(root, unit, place)
-                load_ahead(self.frame.ev, plain_reads(self.frame.ev, root))
-        self.frame.ev.vector = None
+    def _load(self, share: _Share) -> None:
+        """Request what is read of a share, as far as an invocation holds it."""
+        if self.size // self.sharers <= HELD:
+            for place in share.places:
+                self._bind(self.largest, share, place)
+                load_ahead(self.frame.ev, plain_reads(self.frame.ev, self.largest))
+            self.frame.ev.vector = None
 
-    def _round(self, codes: Root, scales: Root, unit: _Unit, largest: Generic, top: KValue) -> None:
-        """Store the codes of a unit, and the scale of a group for its first one."""
-        b, ev = self.b, self.frame.ev
-        self._bind(codes, unit, unit.places[0])
+    def _round(self, share: _Share) -> None:
+        """Store the codes of a share, and the scale of a group for its first one."""
+        b, ev, top = self.b, self.frame.ev, self._largest(share)
+        self._bind(self.code_root, share, share.places[0])
         ev.vector = None
-        ev.reduced[largest] = top
-        inverse = ev.part(codes, self.rounding.body.inverse)
+        ev.reduced[self.largest.op] = top
+        inverse = b.splat(ev.part(self.code_root, self.rounding.body.inverse), self.lanes)
         # A group with an infinity has codes of 0, which an infinite scale makes NaN, as do any others.
         finite = b.compare("lt", top, b.const(math.inf, F32))
-        scale = b.select(finite, ev.root(scales), b.const(math.nan, F32))
-        with b.if_(b.compare("eq", unit.places[0], b.idx(0))):
-            b.store(self.scales, unit.group, scale)
-        numbers = []
-        for place in unit.places:
-            self._bind(codes, unit, place)
-            number = b.splat(ev.part(codes, self.rounding.body.number), LANES)
-            numbers.append(b.exact("mul", number, b.splat(inverse, LANES)))
+        scale = b.select(finite, ev.root(self.scale_root), b.const(math.nan, F32))
+        with b.if_(b.compare("eq", share.places[0], b.idx(0))):
+            b.store(self.scales, share.group, scale)
+        codes: list[KValue] = []
+        for place in share.places:
+            self._bind(self.code_root, share, place)
+            number = b.splat(ev.part(self.code_root, self.rounding.body.number), self.lanes)
+            codes += self._codes(b.exact("mul", number, inverse))
+            if len(codes) == CODES:
+                self._store(share, place, codes)
+                codes = []
         ev.vector = None
-        self._store(unit, self._words([code for number in numbers for code in self._codes(number)]))
 
-    def _store_largest(self, largest: Root, unit: _Unit) -> None:
-        """Store the largest magnitude of a unit."""
-        b, ev, top = self.b, self.frame.ev, None
-        for place in unit.places:
-            self._bind(largest, unit, place)
-            magnitude = b.reduce("max", b.splat(ev.root(largest), LANES))
-            top = magnitude if top is None else b.binary("max", top, magnitude)
-        ev.vector = None
-        assert top is not None
-        vector, lane = self.frame.decode(unit.number, (self.codes.size, LANES))
-        b.store_lane(self.codes, vector, lane, b.bitcast(top, I32))
-
-    def _unit(self, number: int) -> _Unit:
-        """One of an invocation's units; past the last one that again."""
-        b, per_group = self.b, self.size // UNIT
-        at = b.add(b.local_id(0), b.idx(number * self.width))
-        if (number + 1) * self.width > self.groups * per_group:
-            at = self.frame.minimum(at, b.idx(self.groups * per_group - 1))
-        group, within = self.frame.decode(at, (self.groups, per_group))
-        start = b.mul(within, b.idx(UNIT))
-        return _Unit(at, group, [start, b.add(start, b.idx(LANES))])
-
-    def _bind(self, root: Root, unit: _Unit, place: KValue) -> None:
+    def _bind(self, root: Root, share: _Share, place: KValue) -> None:
         (inner,) = self.rounding.nest.collapsed(root.inner, self.rounding.nest.positions(root))
-        self.frame.bind_flat(self.outer, unit.group)
+        self.frame.bind_flat(self.outer, share.group)
         self.frame.ev.bind(inner, place)
-        self.frame.ev.vector, self.frame.ev.multiple = (inner[-1], LANES), LANES
+        self.frame.ev.vector, self.frame.ev.multiple = (inner[-1], self.lanes), self.lanes
 
-    def _largest(self, unit: _Unit) -> KValue:
-        """The largest magnitude of a unit's group."""
-        b, per_group = self.b, self.size // UNIT
-        first = b.mul(unit.group, b.idx(per_group))
-        values = []
-        for number in range(-(-per_group // LANES)):
-            vector = b.load(self.codes, b.add(b.binary("shr", first, b.idx(2)), b.idx(number)))
-            values.append(b.bitcast(vector, F32))
-        if per_group < LANES:  # two of a vector
-            odd = b.compare("ne", b.binary("and", first, b.idx(LANES - 1)), b.idx(0))
-            pairs = [(0, 1), (2, 3)]
-            low, high = (b.binary("max", b.extract(values[0], x), b.extract(values[0], y)) for x, y in pairs)
-            return b.select(odd, high, low)
-        top = values[0]
-        for vector in values[1:]:
-            top = b.binary("max", top, vector)
-        return b.reduce("max", top)
+    def _largest(self, share: _Share) -> KValue:
+        """The largest magnitude of a group."""
+        b, top = self.b, None
+        for place in share.places:
+            self._bind(self.largest, share, place)
+            magnitudes = b.splat(self.frame.ev.root(self.largest), self.lanes)
+            top = magnitudes if top is None else b.binary("max", top, magnitudes)
+        self.frame.ev.vector = None
+        assert top is not None
+        return b.subgroup_reduce("max", b.reduce("max", top), cluster=self.sharers)
 
     def _codes(self, numbers: KValue) -> list[KValue]:
-        """Four numbers of at most seven bits and a sign, rounded to codes in the lowest bytes of words: they
-        are the last bits of 1.5 * 2**23 plus the number, as sums are rounded to the nearest even."""
+        """Numbers of at most seven bits and a sign, rounded to codes in the lowest bytes of words: they are
+        the last bits of 1.5 * 2**23 plus the number, as sums are rounded to the nearest even."""
         b = self.b
-        bits = b.bitcast(b.exact("add", numbers, b.const(NEAREST, F32, LANES)), I32)
-        bits = b.binary("and", bits, b.const(0xFF, I32, LANES))
-        return [b.extract(bits, lane) for lane in range(LANES)]
+        bits = b.bitcast(b.exact("add", numbers, b.const(NEAREST, F32, self.lanes)), I32)
+        return [b.extract(bits, lane) for lane in range(self.lanes)]
 
-    def _words(self, codes: Sequence[KValue]) -> list[KValue]:
-        """A unit's codes as two words; beside weights of four bits one has the even elements, and one the odd
-        ones."""
-        b, words = self.b, []
-        for part in (codes[::2], codes[1::2]) if self.weights.bits < 8 else (codes[:LANES], codes[LANES:]):
-            word = part[0]
-            for lane in range(1, LANES):
-                word = b.binary("or", word, b.binary("shl", part[lane], b.const(8 * lane, I32)))
-            words.append(word)
-        return words
-
-    def _store(self, unit: _Unit, words: Sequence[KValue]) -> None:
-        """Two words of a vector of codes."""
-        b = self.b
-        vector, half = self.frame.decode(unit.number, (self.groups * self.size // CODES, CODES // UNIT))
-        first = b.mul(half, b.idx(LANES // 2))
-        for lane, word in enumerate(words):
-            b.store_lane(self.codes, self._place(vector), b.add(first, b.idx(lane)), word)
+    def _store(self, share: _Share, last: KValue, codes: Sequence[KValue]) -> None:
+        """A vector of codes as words; beside weights of four bits one of two words has the even elements of
+        eight, and one the odd ones. ``last``: where the last vector of its elements begins in the group."""
+        b, parts = self.b, []
+        for unit in (codes[:UNIT], codes[UNIT:]):
+            four_bits = self.weights.bits < 8
+            parts += [unit[::2], unit[1::2]] if four_bits else [unit[: UNIT // 2], unit[UNIT // 2 :]]
+        words = [b.join_bytes(part) for part in parts]
+        vector = b.splat(words[0], LANES)
+        for lane, word in enumerate(words[1:], 1):
+            vector = b.insert(vector, word, lane)
+        within = b.binary("div", last, b.idx(CODES))
+        b.store(self.codes, b.add(b.mul(within, b.idx(self.groups)), share.group), vector)
 
     # Products ---------------------------------------------------------------------------------
     def add(self, chunk: Chunk) -> KValue:

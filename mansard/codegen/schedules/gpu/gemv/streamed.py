@@ -106,7 +106,8 @@ class _Kernel:
             self.ev.held[value] = self.b.shared(value.type.dtype, vectors, self.lanes)
         self.rounded: RoundedRows | None = None
         if parts.rounding is not None:
-            self.rounded = RoundedRows(self.frame, target, parts.rounding, WIDTH, weights)
+            lanes = LANES if parts.value is None else self.lanes
+            self.rounded = RoundedRows(self.frame, target, parts.rounding, WIDTH, weights, lanes)
         self.products = [ReducedMajor(self.frame, f, GemvTile(WIDTH, SUBGROUP, 1, 1, 1)) for f in forms]
         first = self.products[0]
         self.form, self.chunk, self.rows = first.form, first.chunk, rows_of(self.nest, first.form)
