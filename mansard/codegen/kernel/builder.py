@@ -310,6 +310,10 @@ class KernelBuilder:
         """``c`` plus the products of the four bytes in the words a and b, each signed or not (GPU only)."""
         return self.inst("dot_bytes", (a, b, c), c.type, signed=signed)
 
+    def early(self, a: KValue) -> KValue:
+        """The same scalar, computed here, not where it is used."""
+        return self.inst("early", (a,), a.type)
+
     def join_bytes(self, words: Sequence[KValue]) -> KValue:
         """The lowest bytes of four i32 as one, that of the first the lowest."""
         return self.inst("join_bytes", words, KType(DType.I32))

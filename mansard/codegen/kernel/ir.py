@@ -34,6 +34,8 @@ dot                [a, b, c] c plus, in each lane, the sum of the products of th
                    subnormals may count as 0. More than one lane; no GPU code
 dot_bytes          [a, b, c: i32 scalars]; attrs signed: (bool, bool) of a and b: c plus the sum of the
                    products of their four bytes, wrapping; GPU only
+early              [i32 or i64 scalar]: the same, computed here; compilers move what is used late behind
+                   waits, where it takes time
 join_bytes         [four i32 scalars] to i32: the lowest byte of each, that of the first the lowest; GPU only
 prefetch           [index]; attrs memory: a hint that the element is read soon; it may lie outside
                    the memory; no result

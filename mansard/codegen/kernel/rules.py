@@ -162,6 +162,10 @@ def _dot_bytes(v: InstCheck, inst: Inst) -> None:
     v.require(isinstance(signed, tuple) and len(signed) == 2, "signed is not a pair")
 
 
+def _early(v: InstCheck, inst: Inst) -> None:
+    v.require(is_scalar_int(_same(v, inst)), "early takes a scalar i32 or i64")
+
+
 def _join_bytes(v: InstCheck, inst: Inst) -> None:
     v.require(_same(v, inst) == KType(DType.I32), "join_bytes takes i32 scalars")
 
@@ -419,6 +423,7 @@ RULES: dict[str, tuple[int, bool, _Rule]] = {
     "fma": (3, True, _float),
     "dot": (3, True, _dot),
     "dot_bytes": (3, True, _dot_bytes),
+    "early": (1, True, _early),
     "join_bytes": (4, True, _join_bytes),
     "prefetch": (1, False, _prefetch),
     **dict.fromkeys(("add", "sub", "mul", "div", "rem", "min", "max"), (2, True, _number)),

@@ -338,7 +338,7 @@ _RULES: dict[str, _Rule] = {
     "float12": emit_float12,
     "iota": _iota,
     "reduce": _reduce,
-    **dict.fromkeys(("subgroup_reduce", "subgroup_reduce_each", "subgroup_scan"), _identity),
+    **dict.fromkeys(("subgroup_reduce", "subgroup_reduce_each", "subgroup_scan", "early"), _identity),
     **dict.fromkeys(("subgroup_id", "subgroup_lane"), _local_id),
     **dict.fromkeys(("subgroup_count", "subgroup_size"), _one),
     "barrier": _nothing,

@@ -163,6 +163,19 @@ def _cast(f: PtxEmitter, inst: Inst) -> None:
     f.bind(inst.result, f.temp(f"bitcast {short} {rounded} to {text.type_name(type_)}"))
 
 
+def _early(f: PtxEmitter, inst: Inst) -> None:
+    """A copy that LLVM does not move, nor what it is computed from behind it."""
+    type_ = result_type(inst)
+    code, constraint = f"mov.b{type_.dtype.bits} $0, $1;", {32: "r", 64: "l"}[type_.dtype.bits]
+    operand = f.typed(inst.args[0])
+    f.bind(
+        inst.result,
+        f.temp(
+            f'call {text.type_name(type_)} asm sideeffect "{code}", "={constraint},{constraint}"({operand})'
+        ),
+    )
+
+
 def _warpgroup_product(f: PtxEmitter, inst: Inst) -> None:
     steps, right_step, *indices = inst.args
     left, right, memory = (inst.attrs[name] for name in ("left", "right", "memory"))
@@ -265,6 +278,7 @@ _RULES: dict[str, Callable[[PtxEmitter, Inst], None]] = {
     "unpack": emit_unpack,
     "dot_bytes": emit_dot_bytes,
     "join_bytes": emit_join_bytes,
+    "early": _early,
     "exp2_native": _exp2_native,
     "subgroup_reduce": emit_reduce,
     "subgroup_reduce_each": lambda f, inst: emit_reduce_each(f, inst, f.special("tid.x", DType.I32)),

@@ -180,7 +180,7 @@ _RULES: dict[str, _Rule] = {
     "select": emit_select,
     "cast": emit_cast,
     "bitcast": emit_bitcast,
-    "splat": emit_splat,
+    **dict.fromkeys(("splat", "early"), emit_splat),
     "extract": emit_extract,
     "insert": emit_insert,
     "shuffle": emit_shuffle,

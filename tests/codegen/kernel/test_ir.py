@@ -72,13 +72,13 @@ def test_a_correct_kernel_passes():
 
 def test_every_instruction_has_a_rule():
     listed = """
-    const param workgroup_id local_id load load_words unpack nibbles nibble_pairs float12 store add sub mul
-    div rem neg abs min max fma dot dot_bytes join_bytes round_bytes prefetch sqrt floor ceil round trunc
-    and or xor not shl shr eq ne lt le gt ge select cast bitcast splat extract insert shuffle iota reduce
-    subgroup_reduce subgroup_reduce_each subgroup_scan subgroup_id subgroup_count subgroup_lane
-    subgroup_size atomic store_lane barrier matrix_load matrix_store matrix_multiply matrix_scale
-    matrix_map matrix_reduce matrix_convert exp2_native warpgroup_product workgroups stream_wait
-    stream_load stream_next quad_products float12_pairs"""
+    const param workgroup_id local_id load load_words unpack nibbles nibble_pairs float12 store add sub
+    mul div rem neg abs min max fma dot dot_bytes early join_bytes round_bytes prefetch sqrt floor ceil
+    round trunc and or xor not shl shr eq ne lt le gt ge select cast bitcast splat extract insert shuffle
+    iota reduce subgroup_reduce subgroup_reduce_each subgroup_scan subgroup_id subgroup_count
+    subgroup_lane subgroup_size atomic store_lane barrier matrix_load matrix_store matrix_multiply
+    matrix_scale matrix_map matrix_reduce matrix_convert exp2_native warpgroup_product workgroups
+    stream_wait stream_load stream_next quad_products float12_pairs"""
     assert frozenset(listed.split()) == INSTRUCTIONS
 
 

@@ -202,7 +202,7 @@ class _Workgroup:
             return args[0].astype(type_.dtype.numpy)
         if op == "bitcast":
             return np.ascontiguousarray(args[0]).view(type_.dtype.numpy)
-        if op == "splat":
+        if op in ("splat", "early"):
             return args[0]
         if op == "extract":
             return args[0][:, attrs["lane"], None]

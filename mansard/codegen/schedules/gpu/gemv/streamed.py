@@ -32,7 +32,7 @@ from mansard.codegen.schedules.gpu.gemv.rounded import RoundedRows
 from mansard.codegen.schedules.gpu.gemv.slot_sums import SlotSums
 from mansard.codegen.schedules.gpu.gemv.stream_layout import SUBGROUP, StreamLayout, layout
 from mansard.codegen.schedules.gpu.gemv.sums import GemvTile, ReducedMajor
-from mansard.codegen.schedules.gpu.reduction.rows import Rows
+from mansard.codegen.schedules.gpu.reduction.rows import MAX_LANES, Rows
 from mansard.dtypes import DType
 from mansard.hal.weight_streams import MAX_OPERANDS, MAX_SLOT, SUBGROUPS, WeightStream
 from mansard.ir import float12
@@ -96,8 +96,8 @@ class _Kernel:
         if parts.value is not None:
             elements, dtype = parts.value.type.elements, parts.value.type.dtype
             assert isinstance(elements, int)
-            vectors = held_vectors(elements // self.lanes)
-            self.ev.held[parts.value] = self.b.shared(dtype, vectors, self.lanes)
+            lanes = self.lanes if parts.rounding is None else LANES
+            self.ev.held[parts.value] = self.b.shared(dtype, held_vectors(elements // lanes), lanes)
         self.copied = self._copied(forms) if parts.value is None and parts.rounding is None else []
         for value in self.copied:
             elements = value.type.elements
@@ -106,8 +106,7 @@ class _Kernel:
             self.ev.held[value] = self.b.shared(value.type.dtype, vectors, self.lanes)
         self.rounded: RoundedRows | None = None
         if parts.rounding is not None:
-            lanes = LANES if parts.value is None else self.lanes
-            self.rounded = RoundedRows(self.frame, target, parts.rounding, WIDTH, weights, lanes)
+            self.rounded = RoundedRows(self.frame, target, parts.rounding, WIDTH, weights, LANES)
         self.products = [ReducedMajor(self.frame, f, GemvTile(WIDTH, SUBGROUP, 1, 1, 1)) for f in forms]
         first = self.products[0]
         self.form, self.chunk, self.rows = first.form, first.chunk, rows_of(self.nest, first.form)
@@ -222,10 +221,10 @@ class _Kernel:
             self.lanes,
         )
         group, groups, outputs = b.workgroup_id(0), b.workgroups(), b.idx(self.outputs)
-        start = b.binary("div", b.mul(outputs, group), groups)
-        end = b.binary("div", b.mul(outputs, b.add(group, b.idx(1))), groups)
+        start = b.early(b.binary("div", b.mul(outputs, group), groups))
+        end = b.early(b.binary("div", b.mul(outputs, b.add(group, b.idx(1))), groups))
         if self.parts.rows is not None:
-            rows = Rows(self.parts.rows, self.target, "", self.frame, WIDTH)
+            rows = Rows(self.parts.rows, self.target, "", self.frame, WIDTH, lanes=self._row_lanes())
             rows.ev.held = ev.held
             rows.compute()
         if self.rounded is not None:
@@ -284,6 +283,14 @@ class _Kernel:
             copies.append((at, b.load(memory, at, lanes, aligned=True)))
         for at, vector in copies:
             self.ev.hold(value, at, vector)
+
+    def _row_lanes(self) -> int:
+        """Elements of vectors of the rows that are computed first: those of workgroup memory, or fewer where
+        many invocations would have none."""
+        value = self.parts.value
+        assert value is not None and isinstance(value.type.elements, int)
+        lanes = self.ev.held[value].lanes
+        return lanes if value.type.elements >= lanes * WIDTH else MAX_LANES
 
     # Sums -------------------------------------------------------------------------------------
     def _sums(self, start: KValue, count: KValue) -> None:

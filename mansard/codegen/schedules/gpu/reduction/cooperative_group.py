@@ -31,14 +31,17 @@ class Scratch:
         self.b = b
         self._arrays: dict[tuple[DType, int, int], SharedMemory] = {}
         self._exchanges: int | None = None
+        self._used = True
+        """Whether invocations may still read what earlier exchanges have left."""
 
-    def start_row(self) -> None:
-        """A row begins. Until the next one, exchanges follow each other in straight-line code."""
-        self._exchanges = 0
+    def start_row(self, *, first: bool = False) -> None:
+        """A row begins, the ``first`` of the workgroup or another. Until the next one, exchanges follow each
+        other in straight-line code."""
+        self._exchanges, self._used = 0, not first
 
     def exchange(self) -> None:
         """An exchange begins: invocations may write to the `array`, and read it behind a barrier."""
-        if not self._exchanges:
+        if not self._exchanges and self._used:
             self.b.barrier()  # the previous row's have been read, or this one's where their order is unknown
         if self._exchanges is not None:
             self._exchanges += 1
@@ -63,9 +66,10 @@ class CooperativeGroup:
         self.lane = b.subgroup_place("subgroup_lane") if alone else b.local_id(0)
         self._scratch = Scratch(b)
 
-    def start_row(self) -> None:
-        """A row begins: until the next call, `combine` is called in straight-line code."""
-        self._scratch.start_row()
+    def start_row(self, *, first: bool = False) -> None:
+        """A row begins, the ``first`` of the workgroup or another: until the next call, `combine` is called
+        in straight-line code."""
+        self._scratch.start_row(first=first)
 
     def is_first(self) -> KValue:
         """Whether this invocation stores a row's single values."""

@@ -67,11 +67,12 @@ class Rows:
         within: Frame | None = None,
         width: int = 0,
         packed: int = 1,
+        lanes: int = MAX_LANES,
     ) -> None:
         """``within``: the kernel that the rows are a part of. Its workgroups have ``packed`` rows at a time,
         each of ``width`` invocations (a subgroup, if there are several), and compute all rows (`compute`) or
-        some (`block`)."""
-        self.nest, self.target = nest, target
+        some (`block`). Vectors have ``lanes`` elements at most."""
+        self.nest, self.target, self.most_lanes = nest, target, lanes
         self.groups = nest.collapsed(range(nest.domain), [p for r in nest.roots for p in nest.positions(r)])
         self.inner = {root: nest.collapsed(root.inner, nest.positions(root)) for root in nest.roots}
         self.rows = nest.total(range(nest.domain))
@@ -103,7 +104,7 @@ class Rows:
             return 1
         # Wider loads should not leave invocations of a subgroup idle.
         useful = max(1, estimate(nest.total(root.inner)) // 32)
-        fitting = [w for w in (4, 2) if w <= min(MAX_LANES, useful) and divides(extent, w)]
+        fitting = [w for w in (8, 4, 2) if w <= min(self.most_lanes, useful) and divides(extent, w)]
         return fitting[0] if fitting else 1
 
     def run(self) -> Scheduled:
@@ -111,7 +112,7 @@ class Rows:
         b, ev = self.b, self.ev
         blocks = self.blocks
         if dims.bounds(blocks)[1] <= self.frame.target.max_workgroups:
-            self.block(b.workgroup_id(0))
+            self.block(b.workgroup_id(0), first=True)
             return self.frame.finish((blocks, 1, 1))
         workgroups = self.frame.workgroups(blocks)
         with b.for_(b.workgroup_id(0), ev.dim(blocks), ev.dim(workgroups)) as loop, ev.scope():
@@ -123,15 +124,16 @@ class Rows:
         assert isinstance(self.rows, int)
         for row in range(self.rows):
             with self.ev.scope():
-                self.block(self.b.idx(row))
+                self.block(self.b.idx(row), first=row == 0)
 
     @property
     def blocks(self) -> DimLike:
         """The workgroups that the rows are for."""
         return dims.ceildiv(self.rows, self.packed)
 
-    def block(self, block: KValue) -> None:
-        """The rows of one workgroup. A subgroup past the last row recomputes it and stores nothing."""
+    def block(self, block: KValue, *, first: bool = False) -> None:
+        """The rows of one workgroup, the ``first`` that it has or others. A subgroup past the last row
+        recomputes it and stores nothing."""
         b, ev = self.b, self.ev
         row, inside = block, None
         if self.packed > 1:
@@ -141,7 +143,7 @@ class Rows:
                 row = self.frame.minimum(row, ev.dim(dims.add(self.rows, -1)))
         if self.groups:
             self.frame.bind_flat(self.groups, row)
-        self.group.start_row()
+        self.group.start_row(first=first)
         self._load_ahead()
         for root in self.nest.roots:
             if root.reduces:
