@@ -2,7 +2,8 @@
 
     python -m benchmarks.kernels.decode_gpu [--device vulkan] [--model qwen3-0.6b] [--context 1000]
         [--steps 50] [--capacity 1024] [--layers N] [--vocabulary N] [--peak GB/S] [--check] [--json FILE]
-        [--sequences N] [--verify 1,2,4,8] [--quantize int4 [--activations int8]]
+        [--sequences N] [--verify 1,2,4,8] [--quantize int4 [--activations int8]
+        [--group-size 128]]
 
 Weights are random, in their true shapes. A step is one token at position ``--context`` of each sequence,
 greedily sampled, or with ``--verify`` the verification of so many rows, one number after another. For
@@ -261,6 +262,7 @@ def main() -> None:
     parser.add_argument("--verify", metavar="ROWS,...", help="verifications instead of steps")
     parser.add_argument("--quantize", choices=("int8", "int4", "float12"))
     parser.add_argument("--activations", choices=("int8",), help="with --quantize: what these are rounded to")
+    parser.add_argument("--group-size", type=int, help="with --quantize: weights that share a scale")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--json", metavar="FILE")
     options = parser.parse_args()
@@ -273,7 +275,11 @@ def main() -> None:
         print("check", report["check"], flush=True)
     counts = [int(n) for n in options.verify.split(",")] if options.verify else []
     window = Dim("window", 1, max(counts), typical=min(TYPICAL_WINDOW, max(counts))) if counts else 1
-    quantize = quantisation(options.quantize, activations=options.activations) if options.quantize else None
+    quantize = None
+    if options.quantize:
+        quantize = quantisation(
+            options.quantize, activations=options.activations, group_size=options.group_size
+        )
     start = time.perf_counter()
     with compiled(
         config, options.device, options.capacity, "verify" if counts else "decode",

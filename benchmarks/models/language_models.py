@@ -1,7 +1,8 @@
 """Generation with a language model of true shapes and random weights, beside transformers in the same run.
 
     python -m benchmarks.models.language_models [--device vulkan] [--model qwen3-0.6b] [--context 1024]
-        [--prompt 128,2048] [--tokens 64] [--quantize int4 [--activations int8]] [--peer] [--json FILE]
+        [--prompt 128,2048] [--tokens 64] [--quantize int4 [--activations int8] [--group-size 128]]
+        [--peer] [--json FILE]
 
 Times of `mansard.load_lm`: compiling from a folder, the first token after loading, prefill of each prompt
 (seconds until its token is known, the least of some), and tokens a second after it, at a cache filled to
@@ -43,8 +44,8 @@ def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
 
     began = time.perf_counter()
     quantize = options.quantize
-    if quantize and options.activations:
-        quantize = mansard.quantize(quantize, activations=options.activations)
+    if quantize and (options.activations or options.group_size is not None):
+        quantize = mansard.quantize(quantize, activations=options.activations, group_size=options.group_size)
     capacity = max(options.context, *options.prompt) + options.tokens + 8
     lm = mansard.load_lm(
         folder,
@@ -135,6 +136,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--quantize", help="int8, int4 or float12: small weights")
     parser.add_argument("--activations", choices=("int8",), help="with --quantize: what these are rounded to")
+    parser.add_argument("--group-size", type=int, help="with --quantize: weights that share a scale")
     parser.add_argument("--layers", type=int, help="fewer layers, to try the program")
     parser.add_argument("--peer", action="store_true")
     parser.add_argument("--json", type=Path)

@@ -22,6 +22,7 @@ from mansard.codegen.loop_nest import Root
 from mansard.codegen.schedules.common.base import Frame
 from mansard.codegen.schedules.common.dequantised import DequantisedProduct
 from mansard.codegen.schedules.gpu.ahead import load_ahead, plain_reads
+from mansard.codegen.schedules.gpu.gemv.form import MAX_LOAD_BYTES
 from mansard.codegen.schedules.gpu.gemv.grouped import Chunk
 from mansard.codegen.schedules.gpu.gemv.parts import Rounding
 from mansard.dtypes import DType
@@ -208,8 +209,9 @@ class RoundedRows:
         vector = b.splat(words[0], LANES)
         for lane, word in enumerate(words[1:], 1):
             vector = b.insert(vector, word, lane)
-        within = b.binary("div", last, b.idx(CODES))
-        b.store(self.codes, b.add(b.mul(within, b.idx(self.groups)), share.group), vector)
+        first = b.mul(share.group, b.idx(self.size // CODES))
+        place = self._place(b.add(first, b.binary("div", last, b.idx(CODES))))
+        b.store(self.codes, place, vector)
 
     # Products ---------------------------------------------------------------------------------
     def add(self, chunk: Chunk) -> KValue:
@@ -236,13 +238,13 @@ class RoundedRows:
         return chunk.sums.scaled(weighted, b.cast(plain, F32), chunk)
 
     def _place(self, vector: KValue) -> KValue:
-        """Where a vector of codes lies: those of neighbouring groups side by side, so that invocations that
-        read them are in different banks."""
-        b, size = self.b, self.size // CODES
-        if size == 1:
+        """Where a vector of codes lies: those that neighbouring invocations read at a time are side by side,
+        so that they are in different banks."""
+        b, count = self.b, 8 * MAX_LOAD_BYTES // self.weights.bits // CODES
+        if count == 1 or self.codes.size % count:
             return vector
-        group, within = self.frame.decode(vector, (self.groups, size))
-        return b.add(b.mul(within, b.idx(self.groups)), group)
+        chunk, within = b.binary("div", vector, b.idx(count)), b.binary("rem", vector, b.idx(count))
+        return b.add(b.mul(within, b.idx(self.codes.size // count)), chunk)
 
     def _weights(self, words: Sequence[KValue], number: int, codes: DType) -> KValue:
         """The word of weights for a word of x."""
