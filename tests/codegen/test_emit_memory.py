@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 from support.kernels.pairs import pairs
+from support.kernels.runner import Machine
 from support.kernels.values import ALL, COMBINERS, INTS, RNG, floats, same, values
 
 from mansard.codegen.kernel import Block, For, If, Inst, Kernel, KernelBuilder, KType, KValue
@@ -186,6 +187,33 @@ def test_subgroup_reduce(machine, combiner, dtype):
     function = COMBINERS[combiner]
     expected = function.reduce(x.reshape(-1, size), axis=1, dtype=dtype.numpy).repeat(size)
     np.testing.assert_allclose(out, expected, rtol=1e-5)
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("cluster", [2, 4])
+@pytest.mark.parametrize("combiner", ["add", "max"])
+def test_subgroup_reduce_of_clusters(combiner, cluster):
+    from support import vulkan_support
+
+    device = vulkan_support.usable_device()
+    if not device.features["subgroup_clustered"]:
+        pytest.skip("the device combines no clusters")
+    b = KernelBuilder("clusters", [(F32, False), (F32, True)], 0, workgroup=(64, 1, 1), index=I32)
+    i = b.local_id(0)
+    b.store(b.bindings[1], i, b.subgroup_reduce(combiner, b.load(b.bindings[0], i), cluster=cluster))
+    x, out = RNG.uniform(0.5, 1.5, 64).astype(np.float32), np.zeros(64, np.float32)
+    x[17] = np.nan
+    Machine("vulkan").run(b.build(), [x, out])
+    expected = COMBINERS[combiner].reduce(x.reshape(-1, cluster), axis=1).repeat(cluster)
+    np.testing.assert_allclose(out, expected, rtol=1e-5)
+
+
+def test_early_is_a_copy(machine):
+    b = KernelBuilder("early", [(I32, True)], 1, index=I32)
+    b.store(b.bindings[0], b.idx(0), b.early(b.add(b.param(0), b.idx(1))))
+    out = np.zeros(1, np.int32)
+    machine.run(b.build(), [out], [41])
+    assert out[0] == 42
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])

@@ -119,6 +119,19 @@ def test_products_of_four_bytes(gpu, left, right):
     np.testing.assert_array_equal(out, expected)
 
 
+@pytest.mark.vulkan
+def test_lowest_bytes_are_joined(gpu):
+    b = KernelBuilder("join", [(DType.I32, False), (DType.I32, True)], 0, index=DType.I32)
+    for i in range(16):
+        words = [b.load(b.bindings[0], b.idx(4 * i + k)) for k in range(4)]
+        b.store(b.bindings[1], b.idx(i), b.join_bytes(words))
+    kernel, out = b.build(), np.zeros(16, np.int32)
+    verify(kernel)
+    words = RNG.integers(-(2**31), 2**31, 64).astype(np.int32)
+    gpu.run(kernel, [words, out])
+    np.testing.assert_array_equal(out.view(np.int8), words.astype(np.int8))
+
+
 @pytest.mark.parametrize("target", ["cpu:x86-64-v2", "cpu:x86-64-v3", "cpu:x86-64-v4", "cpu"])
 @pytest.mark.parametrize("lanes", [2, 4, 8, 16, 32])
 @pytest.mark.parametrize("signed", [True, False])

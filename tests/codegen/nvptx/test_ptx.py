@@ -76,6 +76,49 @@ def test_reductions_of_integers_over_a_subgroup(combiner):
     assert re.findall(r"redux\.sync\.(\S+)", ptx(b.build())) == [f"{combiner}.s32"]
 
 
+@pytest.mark.parametrize(("cluster", "steps"), [(2, [1]), (8, [4, 2, 1])])
+def test_reductions_over_a_cluster(cluster, steps):
+    """Shuffles between its invocations alone; different clusters have different results."""
+    b = builder()
+    value = b.subgroup_reduce("max", b.load(b.bindings[0], b.local_id(0)), cluster=cluster)
+    b.store(b.bindings[2], b.local_id(0), b.cast(value, DType.BF16))
+    shuffles = re.findall(r"shfl\.sync\.bfly\.b32\s+%r\d+(?:\|%p\d+)?, %r\d+, (\d+),", ptx(b.build()))
+    assert [int(step) for step in shuffles] == steps
+    b = builder()
+    value = b.subgroup_reduce("max", b.load(b.bindings[0], b.local_id(0)), cluster=cluster)
+    with b.if_(b.compare("lt", value, b.const(1.0, DType.F32))):
+        b.store(b.bindings[2], b.idx(0), b.cast(b.subgroup_reduce("add", value), DType.BF16))
+    with pytest.raises(CodegenError, match="in part of a subgroup"):
+        ptx(b.build())
+
+
+def test_pairs_of_bf16_are_halves_of_words():
+    b = builder(source=DType.BF16)
+    at = b.mul(b.local_id(0), b.idx(8))
+    numbers = b.cast(b.load(b.bindings[0], at, 8, aligned=True), DType.F32)
+    b.store(b.bindings[2], at, b.cast(b.mul(numbers, b.const(3.0, DType.F32, 8)), DType.BF16), aligned=True)
+    text = ptx(b.build())
+    assert text.count("shl.b32") >= 4 and text.count("-65536") == 4
+    assert "b16" not in re.sub(r"cvt\S+", "", text), "no element by itself"
+
+
+def test_bytes_are_joined_in_three_instructions():
+    b = builder(source=DType.I32)
+    at = b.mul(b.local_id(0), b.idx(4))
+    words = [b.load(b.bindings[0], b.add(at, b.idx(n))) for n in range(4)]
+    b.store(b.bindings[2], at, b.cast(b.cast(b.join_bytes(words), DType.F32), DType.BF16))
+    assert ptx(b.build()).count("prmt.b32") == 3
+
+
+def test_what_is_early_is_not_computed_where_it_is_used():
+    b = builder()
+    quotient = b.early(b.binary("div", b.param(0), b.add(b.local_id(0), b.idx(1))))
+    b.barrier()
+    b.store(b.bindings[2], quotient, b.const(1.0, DType.BF16))
+    text = ptx(b.build())
+    assert text.index("div.s32") < text.index("bar.sync")
+
+
 def product(dtype, steps=None, along="depth"):
     b = builder(warpgroups.THREADS, source=dtype)
     memory = b.shared(DType.F32, warpgroups.SHARED_BYTES // 4)

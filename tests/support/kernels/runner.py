@@ -29,7 +29,7 @@ from mansard.hal.executable import ExecutableSpec
 
 VULKAN_TARGET = (
     "vulkan:1.3+float16+float64+subgroup_arithmetic+int64_atomics+subgroup_extended_types"
-    "+nan_preserve+integer_dot_product+workgroup=256+shared=32768"
+    "+nan_preserve+integer_dot_product+subgroup_clustered+workgroup=256+shared=32768"
 )
 _FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 _Grid = tuple[int, int, int]

@@ -32,6 +32,8 @@ LANES = 4
 """Words of a vector of codes."""
 CODES = 16
 """Codes of a vector of words."""
+CLUSTERED = "subgroup_clustered"
+"""The feature of devices on which several invocations share a group."""
 UNIT = 8
 """Codes of two words: of a word of weights of four bits."""
 HELD = 64
@@ -99,7 +101,7 @@ class RoundedRows:
         assert size is not None and isinstance(codes, int) and isinstance(groups, int)
         self.rounding, self.width, self.weights, self.lanes = rounding, width, weights, lanes
         self.size, self.groups, self.subgroup = size, groups, target.subgroup[0]
-        clustered = "subgroup_clustered" in target.features
+        clustered = CLUSTERED in target.features
         self.sharers = min(size // CODES, self.subgroup) if clustered else 1
         """Invocations that share a group."""
         self.b, self.ev = frame.b, frame.ev

@@ -8,7 +8,7 @@ from support.kernels.norm_products import EVERY, constant, op, products
 from support.kernels.norm_products import product as product_of
 from support.kernels.pairs import pairs
 
-from mansard.codegen.schedules.gpu.gemv import fused
+from mansard.codegen.schedules.gpu.gemv import fused, rounded
 from mansard.codegen.schedules.gpu.gemv.fused import FusedTile
 from mansard.compiler import CompileOptions
 from mansard.compiler.compile import lower_graph
@@ -59,6 +59,7 @@ SHAPES = [
     (3, 40, 160, F32, "int4", {"symmetric": False}),
     (1, 300, 1024, DType.BF16, "int4", {"symmetric": False}),
     (2, 9, 1024, F32, "int4", {"group_size": 64}),
+    (1, 24, 1024, DType.BF16, "int4", {"group_size": 128}),
     (1, 33, 512, F32, "int8", {"group_size": 32}),
     (4, 12, 96, DType.BF16, "int8", {"group_size": 16}),
 ]
@@ -73,6 +74,19 @@ def test_one_kernel(rows, columns, depth, dtype, kind, refined, norm, gated):
         _graph(rows, columns, depth, dtype, norm=norm, gated=gated),
         _options(kind, **refined),
     )
+    assert len(lower_graph(graph, options).dispatches) == 1
+    _check(graph, options, _inputs(graph))
+
+
+@pytest.mark.parametrize("size", [16, 32, 128])
+def test_devices_that_combine_no_clusters(monkeypatch, size):
+    monkeypatch.setattr(rounded, "CLUSTERED", "no such feature")
+    graph = _graph(2, 9, 1152, DType.BF16, norm=True, gated=False)
+    _check(graph, _options(group_size=size), _inputs(graph))
+
+
+def test_an_odd_number_of_groups():
+    graph, options = _graph(1, 20, 336, F32, norm=False, gated=False), _options(group_size=16)
     assert len(lower_graph(graph, options).dispatches) == 1
     _check(graph, options, _inputs(graph))
 

@@ -90,6 +90,8 @@ def test_products(norm, gated, residual, rows, columns, depth, workgroups):
         ("int4", None, {"symmetric": False, "group_size": 64}),
         ("int8", None, {"group_size": 32}),
         ("int8", "int8", {"group_size": 32}),
+        ("int4", "int8", {"group_size": 128}),
+        ("int8", "int8", {"group_size": 64}),
         ("float12", None, {}),
     ],
     "norm, gated, depth",
