@@ -1,12 +1,14 @@
 """Qwen3 decoders beside llama.cpp on CPUs, at the same width of weights: in turn, the shortest of all rounds.
 
-    python -m benchmarks.models.small_weights [--model qwen3-moe] [--kind int4] [--activations] [--threads 2]
-        [--clock wall] [--rounds 3] [--prompt 128] [--folder .cache/bench/small-weights] [--json FILE]
-        [--llama-python .cache/bench/venvs/llama.cpp/bin/python]
+    python -m benchmarks.models.small_weights [--model qwen3-moe] [--kind int4] [--activations]
+        [--group-size 32] [--threads 2] [--clock wall] [--rounds 3] [--prompt 128]
+        [--folder .cache/bench/small-weights] [--llama-python .cache/bench/venvs/llama.cpp/bin/python]
+        [--json FILE]
 
 Random weights in true shapes, of Qwen3-0.6B, of two layers of Qwen3-30B-A3B, or of six with a quarter of
 their experts, of which half as many are chosen. bf16 and float12 are beside BF16, int8 beside Q8_0, int4
 beside Q4_0; ``--activations`` also rounds what weights are multiplied with to 8 bits, as llama.cpp does.
+``--group-size``: integers that share a scale, 32 as in llama.cpp's types.
 Every measurement is a process of its own: prefill of ``--prompt`` tokens, then single tokens behind them, in
 milliseconds, and the peak of its resident memory. ``--clock cpu`` counts the process's CPU time, which other
 processes take less from.
@@ -36,6 +38,7 @@ from benchmarks.kernels.decode_gpu import MODELS as DENSE
 from benchmarks.models.random_checkpoint import write_checkpoint
 
 PROMPT, TOKENS, REPEATS = 128, 8, 3
+GROUP = 32
 CHUNK = 512
 """The most tokens of a prompt that are read at a time, by both."""
 CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
@@ -111,7 +114,9 @@ def _child(command: list[str], threads: int) -> Times:
     return result
 
 
-def prepared(folder: Path, model: str, kind: str, activations: bool, length: int) -> tuple[Path, Path]:
+def prepared(
+    folder: Path, model: str, kind: str, activations: bool, length: int, group_size: int
+) -> tuple[Path, Path]:
     """The artifact and the GGUF file of a kind of weights, made of one checkpoint where they are missing."""
     config, folder = dict(MODELS[model]), folder / model
     checkpoint = folder / "checkpoint"
@@ -122,6 +127,7 @@ def prepared(folder: Path, model: str, kind: str, activations: bool, length: int
     if not other.exists():
         write_gguf(other, config, _tensors(checkpoint), TYPES[kind])
     suffix = ("-a8" if activations else "") + (f"-{length}" if length != PROMPT else "")
+    suffix += f"-groups-of-{group_size}" if group_size != GROUP else ""
     artifact = folder / f"{kind}{suffix}.mansard"
     if not artifact.exists():
         import mansard
@@ -130,7 +136,7 @@ def prepared(folder: Path, model: str, kind: str, activations: bool, length: int
         if kind == "float12":
             how = mansard.quantize(kind)
         elif kind != "bf16":
-            how = mansard.quantize(kind, group_size=32, activations="int8" if activations else None)
+            how = mansard.quantize(kind, group_size=group_size, activations="int8" if activations else None)
         sizes = {"context": max(512, length + 64), "chunk": min(CHUNK, length)}
         with mansard.load_lm(checkpoint, devices="cpu", quantize=how, **sizes) as lm:
             lm.save(artifact)
@@ -151,6 +157,7 @@ def main() -> None:
     parser.add_argument("--model", default="qwen3-0.6b", choices=MODELS)
     parser.add_argument("--kind", default="int4", choices=TYPES)
     parser.add_argument("--activations", action="store_true")
+    parser.add_argument("--group-size", type=int, default=GROUP)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--clock", default="wall", choices=CLOCKS)
     parser.add_argument("--rounds", type=int, default=3)
@@ -164,7 +171,12 @@ def main() -> None:
         print(json.dumps(ours(options.measure, options.prompt, CLOCKS[options.clock])))
         return
     artifact, other = prepared(
-        options.folder, options.model, options.kind, options.activations, options.prompt
+        options.folder,
+        options.model,
+        options.kind,
+        options.activations,
+        options.prompt,
+        options.group_size,
     )
     clock = options.clock
     module = [sys.executable, "-m", "benchmarks.models.small_weights", "--clock", clock]
@@ -185,6 +197,7 @@ def main() -> None:
             "model": options.model,
             "kind": options.kind,
             "activations": options.activations,
+            "group_size": options.group_size,
             "threads": options.threads,
             "prompt": options.prompt,
         }

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from mansard.codegen.evaluate import Evaluator, register_dtype
 from mansard.codegen.kernel import KernelBuilder, KValue
+from mansard.codegen.kernel.ir import Memory
 from mansard.codegen.loop_nest import Root
 from mansard.codegen.math import neutral
 from mansard.codegen.schedules.common.base import Frame
@@ -20,6 +21,13 @@ def start(b: KernelBuilder, root: Root, lanes: int = 1) -> KValue:
     dtype = register_dtype(root.op.body.dtype)
     assert root.op.combiner is not None
     return b.const(neutral(root.op.combiner, dtype), dtype, lanes)
+
+
+def clear(b: KernelBuilder, root: Root, sums: Memory, count: int, lanes: int) -> None:
+    """Store the neutral element in the first ``count`` elements of memory for a reduction's results,
+    ``lanes`` at a time."""
+    with b.for_(b.idx(0), b.idx(count), b.idx(lanes)) as loop:
+        b.store(sums, loop.index, start(b, root, lanes))
 
 
 def combine(ev: Evaluator, root: Root, accumulator: KValue) -> KValue:

@@ -181,7 +181,7 @@ class RowTiles:
         """``count`` rows of the block of columns."""
         b, pieces = self.b, self.product.depth // self.chunk
         if pieces > 1:
-            self._clear(count)
+            reduce.clear(b, self.root, self.sums, count * self.block, min(self.lanes, self.block))
         with (
             b.for_(b.idx(0), b.idx(self.product.depth), b.idx(self.chunk)) as chunks,
             b.for_(self.first, self.last, b.idx(COLUMNS)) as loop,
@@ -205,12 +205,6 @@ class RowTiles:
             if added:
                 total = b.add(total, b.load(self.sums, at, COLUMNS))
             b.store(self.sums, at, total)
-
-    def _clear(self, count: int) -> None:
-        b, lanes = self.b, min(self.lanes, self.block)
-        zero = reduce.start(b, self.root, lanes)
-        with b.for_(b.idx(0), b.idx(count * self.block), b.idx(lanes)) as loop:
-            b.store(self.sums, loop.index, zero)
 
     def _store(self, number: int) -> None:
         """Store the results of a row of the tile."""

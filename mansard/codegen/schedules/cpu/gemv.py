@@ -147,7 +147,8 @@ class _Stream:
         sums = b.shared(self.sum, piece * self.rows)
         matrices = shape.reduced[:-1]
         if matrices:
-            self._clear(sums)
+            lanes = self.frame.target.lanes(DType.F32)
+            reduce.clear(b, self.root, sums, self.parameters.piece * self.rows, lanes)
             count = self.nest.total([loop for group in matrices for loop in group])
             with b.for_(b.idx(0), self.ev.dim(count)) as loop, self.ev.scope():
                 self.frame.bind_flat(matrices, loop.index)
@@ -164,11 +165,6 @@ class _Stream:
                 self._finish(loop.index, b.mul(loop.index, b.idx(piece)), sums, (first, last), exact)
         others = self.nest.total([loop for group in shape.rest for loop in group])
         return self.frame.finish((dims.ceildiv(extent, piece), others, 1))
-
-    def _clear(self, sums: Memory) -> None:
-        b, lanes = self.b, self.frame.target.lanes(DType.F32)
-        with b.for_(b.idx(0), b.idx(self.parameters.piece * self.rows), b.idx(lanes)) as loop:
-            b.store(sums, loop.index, reduce.start(b, self.root, lanes))
 
     def _matrix(self, sums: Memory, first: KValue, last: KValue, *, added: bool) -> None:
         """The sums of the columns of a piece, stored or ``added`` to those of other matrices."""
