@@ -208,6 +208,48 @@ def test_subgroup_reduce_of_clusters(combiner, cluster):
     np.testing.assert_allclose(out, expected, rtol=1e-5)
 
 
+@pytest.mark.vulkan
+@pytest.mark.parametrize("stride", [1, 2, 4])
+@pytest.mark.parametrize(("combiner", "dtype"), [("add", F32), ("max", F32), ("min", I32)])
+def test_subgroup_reduce_with_a_stride(combiner, dtype, stride):
+    from support import vulkan_support
+
+    vulkan_support.usable_device()
+    bindings = [(dtype, False), (I32, True), (dtype, True)]
+    b = KernelBuilder("strided", bindings, 0, workgroup=(64, 1, 1), index=I32)
+    i = b.local_id(0)
+    b.store(b.bindings[1], i, b.subgroup_place("subgroup_size"))
+    b.store(b.bindings[2], i, b.subgroup_reduce(combiner, b.load(b.bindings[0], i), stride=stride))
+    x = RNG.uniform(0.5, 1.5, 64).astype(np.float32) if dtype is F32 else values(dtype)[:64]
+    sizes, out = np.zeros(64, np.int32), np.zeros_like(x)
+    Machine("vulkan").run(b.build(), [x, sizes, out])
+    parts = x.reshape(-1, int(sizes[0]) // stride, stride)
+    totals = COMBINERS[combiner].reduce(parts, axis=1, keepdims=True)
+    np.testing.assert_allclose(out, np.broadcast_to(totals, parts.shape).reshape(-1), rtol=1e-5)
+
+
+@pytest.mark.parametrize("constant", [None, 0, 1])
+def test_the_larger_of_two_numbers(machine, constant):
+    """One of them is NaN: any of the two."""
+    x = np.array([1.0, -2.0, math.inf, -math.inf, math.nan, 3.0], np.float32)
+    y = np.array([-1.0, 2.0, 7.0, -3.0, 4.0, math.nan], np.float32)
+    b = KernelBuilder("larger", [(F32, False), (F32, False), (F32, True)], 0, index=I32)
+    for i in range(len(x)):
+        both = [b.load(b.bindings[n], b.idx(i)) for n in range(2)]
+        if constant is not None:
+            both[constant] = b.const(0.5, F32)
+        b.store(b.bindings[2], b.idx(i), b.larger(*both))
+    out = np.zeros_like(x)
+    machine.run(b.build(), [x, y, out])
+    sides = [x, y]
+    if constant is not None:
+        sides[constant] = np.full_like(x, 0.5)
+    numbers = ~np.isnan(sides[0]) & ~np.isnan(sides[1])
+    np.testing.assert_array_equal(out[numbers], np.maximum(*sides)[numbers])
+    either = (out == sides[0]) | (out == sides[1]) | np.isnan(out)
+    assert either.all()
+
+
 def test_early_is_a_copy(machine):
     b = KernelBuilder("early", [(I32, True)], 1, index=I32)
     b.store(b.bindings[0], b.idx(0), b.early(b.add(b.param(0), b.idx(1))))

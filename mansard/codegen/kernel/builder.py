@@ -322,6 +322,11 @@ class KernelBuilder:
         """neg, abs, sqrt, floor, ceil, round, trunc, not."""
         return self.inst(op, (a,), a.type)
 
+    def larger(self, a: KValue, b: KValue) -> KValue:
+        """The larger of two floats in one instruction: of a number and a NaN it is either."""
+        a, b = self.match(a, b)
+        return self.inst("max", (a, b), a.type, loses_nan=True)
+
     def compare(self, op: str, a: KValue, b: KValue) -> KValue:
         """eq, ne, lt, le, gt, ge."""
         assert a.type.dtype == b.type.dtype, (op, a.type, b.type)
@@ -409,18 +414,13 @@ class KernelBuilder:
         """All lanes of a vector combined."""
         return a if a.type.lanes == 1 else self.inst("reduce", (a,), KType(a.type.dtype), combiner=combiner)
 
-    def subgroup_reduce(
-        self, combiner: str, a: KValue, *, loses_nan: bool = False, cluster: int | None = None
-    ) -> KValue:
+    def subgroup_reduce(self, combiner: str, a: KValue, *, loses_nan: bool = False, **part: int) -> KValue:
         """A scalar of every active invocation of the subgroup, combined. With ``loses_nan`` a min or max may
-        ignore NaN, which takes half the steps. With ``cluster``, a power of two, the scalars of so many
-        neighbouring invocations, all of which are active."""
-        if cluster == 1:
-            return a
+        ignore NaN, which takes half the steps. ``cluster`` or ``stride`` name a part of the subgroup, as
+        `mansard.codegen.kernel.ir` says."""
         attrs: dict[str, object] = {"loses_nan": True} if loses_nan else {}
-        if cluster is not None:
-            attrs["cluster"] = cluster
-        return self.inst("subgroup_reduce", (a,), a.type, combiner=combiner, **attrs)
+        alone = part.get("cluster") == 1
+        return a if alone else self.inst("subgroup_reduce", (a,), a.type, combiner=combiner, **attrs, **part)
 
     def subgroup_reduce_each(self, combiner: str, values: Sequence[KValue]) -> KValue:
         """For each invocation of the subgroup the `subgroup_reduce` of the value with its number modulo their

@@ -26,7 +26,7 @@ add sub mul        float or int, wrapping; float attrs exact: bool says that the
 div                float IEEE; int truncating (the divisor is never 0)
 rem                int, truncating; float: exact fmod
 neg abs            float or signed int
-min max            float: NaN if either is NaN; int by signedness
+min max            float: NaN if either is NaN, with attrs loses_nan: bool maybe the other; int by signedness
 fma                [a, b, c] float a*b+c; may round once or twice; attrs exact: bool as above
 dot                [a, b, c] c plus, in each lane, the sum of the products of that lane's pairs of bf16
                    (c is f32) or quads of i8 or u8 (c is i32, wrapping): lane i of c belongs to
@@ -64,7 +64,8 @@ float12            [u8 vector, u8 vector of half the lanes] to bf16: the bytes a
 reduce             [vector]; attrs combiner: add mul min max and or; any association
 subgroup_reduce    [scalar]; attrs combiner; over the active invocations of the subgroup; attrs loses_nan
                    says that min and max may ignore NaN; attrs cluster: over the invocations whose
-                   subgroup_lane has the same quotient by this power of two, all of which take part
+                   subgroup_lane has the same quotient by this power of two, all of which take part;
+                   attrs stride: over those whose subgroup_lane has the same remainder by it
 subgroup_reduce_each
                    [scalars, a power of two of them]; attrs combiner: add mul; invocation n has the
                    subgroup_reduce of number n modulo their count. All invocations of the subgroup take

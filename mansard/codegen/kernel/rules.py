@@ -343,9 +343,10 @@ def _subgroup(v: InstCheck, inst: Inst) -> None:
 
 
 def _subgroup_reduce(v: InstCheck, inst: Inst) -> None:
-    cluster = inst.attrs.get("cluster", 2)
-    v.require(isinstance(cluster, int) and cluster > 1 and cluster & (cluster - 1) == 0,
-              "the cluster is not a power of two above 1")  # fmt: skip
+    sizes = [inst.attrs[name] for name in ("cluster", "stride") if name in inst.attrs]
+    v.require(len(sizes) < 2, "clusters have no stride")
+    wrong = [n for n in sizes if not isinstance(n, int) or n < 1 or n & (n - 1)]
+    v.require(not wrong, "the cluster or the stride is not a power of two")
     _subgroup(v, inst)
 
 

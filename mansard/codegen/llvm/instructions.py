@@ -151,7 +151,7 @@ def _minmax(f: FunctionEmitter, inst: Inst) -> None:
     if f.constant(right) is not None:
         left, right = right, left
     value = f.constant(left)
-    numeric = value is not None and not math.isnan(value)
+    numeric = inst.attrs.get("loses_nan", False) or (value is not None and not math.isnan(value))
     f.bind(inst.result, _pick(f, inst.op, result_type(inst), (f.name(left), f.name(right)), numeric))
 
 

@@ -27,25 +27,25 @@ _VARYING = frozenset(
     }
 )
 _UNIFORM = frozenset({"subgroup_reduce"})
-"""But for those of clusters."""
+"""But for those of a part of the subgroup."""
 
 
 def emit_reduce(f: FunctionEmitter, inst: Inst) -> None:
     """One instruction for integers of 32 bits, and for extremes of f32 that may lose NaN; otherwise a
     butterfly of shuffles, which keeps NaN."""
     type_, combiner = result_type(inst), inst.attrs["combiner"]
-    name, cluster = f.name(inst.args[0]), inst.attrs.get("cluster")
-    if cluster is None and type_.dtype is DType.I32 and combiner in ("add", "min", "max"):
+    name, least = f.name(inst.args[0]), inst.attrs.get("stride", 1)
+    whole = least == 1 and "cluster" not in inst.attrs
+    if whole and type_.dtype is DType.I32 and combiner in ("add", "min", "max"):
         f.bind(inst.result, _reduced(f, combiner, name))
         return
-    loses_nan = inst.attrs.get("loses_nan") and cluster is None
-    if type_.dtype is DType.F32 and combiner in ("min", "max") and loses_nan:
+    if whole and type_.dtype is DType.F32 and combiner in ("min", "max") and inst.attrs.get("loses_nan"):
         number = _ordered(f, f.temp(f"bitcast float {name} to i32"))
         number = _ordered(f, _reduced(f, combiner, number))
         f.bind(inst.result, f.temp(f"bitcast i32 {number} to float"))
         return
-    step = (cluster or SUBGROUP) // 2
-    while step:
+    step = inst.attrs.get("cluster", SUBGROUP) // 2
+    while step >= least:
         name = combine(f, combiner, type_, name, _shuffled(f, type_, name, step))
         step //= 2
     f.bind(inst.result, name)
@@ -148,7 +148,7 @@ class _Uniformity:
             divisor = None if amount is None else amount if inst.op == "div" else 1 << amount
             if divisor is not None and divisor > 0 and divisor % SUBGROUP == 0:
                 return
-        uniform = inst.op in _UNIFORM and "cluster" not in inst.attrs
+        uniform = inst.op in _UNIFORM and not {"cluster", "stride"} & inst.attrs.keys()
         if inst.op in _VARYING or (not uniform and self._varies(*inst.args)):
             self.varying.add(inst.result.id)
 

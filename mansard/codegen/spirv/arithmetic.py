@@ -232,7 +232,7 @@ def emit_minmax(f: KernelEmitter, inst: Inst) -> None:
     if f.constant(right) is not None and left.type.dtype.is_float:
         left, right = right, left
     value = f.constant(left)
-    numeric = value is not None and not math.isnan(value)
+    numeric = inst.attrs.get("loses_nan", False) or (value is not None and not math.isnan(value))
     f.bind(inst.result, extreme(f, inst.op, result_type(inst), f.id(left), f.id(right), numeric=numeric))
 
 

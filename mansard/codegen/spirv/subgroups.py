@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from mansard.codegen.kernel import Inst
+from mansard.codegen.math import neutral
 from mansard.codegen.spirv.arithmetic import result_type
 from mansard.codegen.spirv.casts import normalized
 from mansard.codegen.spirv.function import KernelEmitter
@@ -26,6 +27,9 @@ def emit_subgroup_builtin(f: KernelEmitter, inst: Inst) -> None:
 
 def emit_subgroup_combine(f: KernelEmitter, inst: Inst) -> None:
     """subgroup_reduce or subgroup_scan."""
+    if inst.attrs.get("stride", 1) > 1:
+        _emit_strided(f, inst)
+        return
     type_, arg, combiner = result_type(inst), f.id(inst.args[0]), inst.attrs["combiner"]
     f.module.capabilities |= {"GroupNonUniform", "GroupNonUniformArithmetic"}
     how, size = INCLUSIVE_SCAN if inst.op == "subgroup_scan" else REDUCE, list[Operand]()
@@ -41,6 +45,20 @@ def emit_subgroup_combine(f: KernelEmitter, inst: Inst) -> None:
         somewhere = _group(f, "OpGroupNonUniformLogicalOr", boolean, how, unordered, *size)
         value = f.op("OpSelect", f.type(type_), somewhere, f.float_literal(math.nan, type_), value)
     f.bind(inst.result, normalized(f, value, type_))
+
+
+def _emit_strided(f: KernelEmitter, inst: Inst) -> None:
+    """A reduction for each remainder, and the choice of one."""
+    b, (value,), combiner = f.expansion(), inst.args, inst.attrs["combiner"]
+    number = b.binary("and", b.subgroup_place("subgroup_lane"), b.idx(inst.attrs["stride"] - 1))
+    neutral_ = b.const(neutral(combiner, value.type.dtype), value.type.dtype)
+    chosen = value
+    for remainder in range(inst.attrs["stride"]):
+        here = b.compare("eq", number, b.idx(remainder))
+        loses_nan = inst.attrs.get("loses_nan", False)
+        total = b.subgroup_reduce(combiner, b.select(here, value, neutral_), loses_nan=loses_nan)
+        chosen = b.select(here, total, chosen)
+    f.bind(inst.result, f.inline(b, chosen))
 
 
 def emit_reduce_each(f: KernelEmitter, inst: Inst) -> None:

@@ -76,20 +76,32 @@ def test_reductions_of_integers_over_a_subgroup(combiner):
     assert re.findall(r"redux\.sync\.(\S+)", ptx(b.build())) == [f"{combiner}.s32"]
 
 
-@pytest.mark.parametrize(("cluster", "steps"), [(2, [1]), (8, [4, 2, 1])])
-def test_reductions_over_a_cluster(cluster, steps):
-    """Shuffles between its invocations alone; different clusters have different results."""
+@pytest.mark.parametrize(
+    ("part", "steps"),
+    [({"cluster": 2}, [1]), ({"cluster": 8}, [4, 2, 1]), ({"stride": 4}, [16, 8, 4]), ({"stride": 32}, [])],
+    ids=str,
+)
+def test_reductions_over_a_part_of_a_subgroup(part, steps):
+    """Shuffles between its invocations alone; other parts have other results."""
     b = builder()
-    value = b.subgroup_reduce("max", b.load(b.bindings[0], b.local_id(0)), cluster=cluster)
+    value = b.subgroup_reduce("max", b.load(b.bindings[0], b.local_id(0)), loses_nan=True, **part)
     b.store(b.bindings[2], b.local_id(0), b.cast(value, DType.BF16))
     shuffles = re.findall(r"shfl\.sync\.bfly\.b32\s+%r\d+(?:\|%p\d+)?, %r\d+, (\d+),", ptx(b.build()))
     assert [int(step) for step in shuffles] == steps
     b = builder()
-    value = b.subgroup_reduce("max", b.load(b.bindings[0], b.local_id(0)), cluster=cluster)
+    value = b.subgroup_reduce("max", b.load(b.bindings[0], b.local_id(0)), **part)
     with b.if_(b.compare("lt", value, b.const(1.0, DType.F32))):
         b.store(b.bindings[2], b.idx(0), b.cast(b.subgroup_reduce("add", value), DType.BF16))
     with pytest.raises(CodegenError, match="in part of a subgroup"):
         ptx(b.build())
+
+
+def test_the_larger_of_two_numbers_is_one_instruction():
+    b = builder()
+    x, y = (b.load(b.bindings[n], b.local_id(0)) for n in range(2))
+    b.store(b.bindings[2], b.local_id(0), b.cast(b.larger(x, y), DType.BF16))
+    text = ptx(b.build())
+    assert len(re.findall(r"max(\.NaN)?\.f32", text)) == 1 and "setp" not in text
 
 
 def test_pairs_of_bf16_are_halves_of_words():

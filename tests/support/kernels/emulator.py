@@ -187,9 +187,10 @@ class _Workgroup:
             return _COMBINED[attrs["combiner"]](args[0], axis=1, keepdims=True)
         if op == "subgroup_reduce":
             self.whole(mask)
-            size = attrs.get("cluster", self.subgroup)
-            groups = args[0].reshape(-1, size)
-            return np.repeat(_COMBINED[attrs["combiner"]](groups, axis=1), size)[:, None]
+            size, stride = attrs.get("cluster", self.subgroup), attrs.get("stride", 1)
+            groups = args[0].reshape(-1, size // stride, stride)
+            totals = _COMBINED[attrs["combiner"]](groups, axis=1, keepdims=True)
+            return np.broadcast_to(totals, groups.shape).reshape(-1, 1)
         if op == "subgroup_reduce_each":
             self.whole(mask)
             combined = _COMBINED[attrs["combiner"]]

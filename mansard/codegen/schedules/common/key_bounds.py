@@ -8,13 +8,16 @@ each sequence. A loop that runs along every n-th key ends at an n-th of that.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Set
 from dataclasses import dataclass
 
 from mansard import dims
 from mansard.analysis.affine import Affine
 from mansard.codegen.kernel import KValue
+from mansard.codegen.loop_nest import Root
 from mansard.codegen.schedules.common.attention_nest import AttentionNest, Group
 from mansard.codegen.schedules.common.base import Frame
+from mansard.dims import DimLike
 from mansard.dtypes import DType
 from mansard.ir.ops import Generic
 from mansard.ir.scalar import Apply, Arg, Cast, Const, Scalar, walk
@@ -48,6 +51,28 @@ def key_bounds(nest: AttentionNest) -> list[KeyBound]:
     for condition, op, index in _visibility_conditions(nest, producer, producer.body, nest.masked_index()):
         bounds.extend(_affine_bounds(nest, op, condition, index))
     return bounds
+
+
+def read_inside(nest: AttentionNest, root: Root, factor: Scalar, bound: Set[int]) -> bool:
+    """Whether all that a factor reads for keys below the `key_bounds` lies inside, as these follow from the
+    same limits. ``bound`` are the loops whose values the bounds are computed with."""
+    ends = [end for end in key_bounds(nest) if not end.terms and {d for d, _ in end.linear.terms} <= bound]
+    reads, _ = nest.part_reads(root, factor)
+    return all(
+        any(_follows(nest, at, extent, end) for end in ends) for read in reads for at, extent in read.guards
+    )
+
+
+def _follows(nest: AttentionNest, at: Linear, extent: DimLike, end: KeyBound) -> bool:
+    """Whether a place is in range if and only if the key is below a bound."""
+    coefficients = [c for _, c in at.terms]
+    if any(dims.bounds(c)[0] < 0 for c in (*coefficients, at.offset)):
+        return False
+    step = dict(at.terms).get(nest.key_loop, 0)
+    if step != end.step or not isinstance(step, int):
+        return False
+    limit = Linear((), extent).plus(at.plus(Linear.dim(nest.key_loop, -step)).scaled(-1))
+    return limit == end.linear
 
 
 def _visibility_conditions(

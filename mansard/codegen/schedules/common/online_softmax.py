@@ -15,8 +15,7 @@ LOWEST = -3.4028234663852886e38
 def larger(b: KernelBuilder, top: KValue, value: KValue) -> KValue:
     """The larger of two values in one instruction. It may drop a NaN, which still reaches the sum of the
     row's exponentials, and so the result."""
-    top, value = b.match(top, value)
-    return b.select(b.compare("gt", top, value), top, value)
+    return b.larger(top, value)
 
 
 def reciprocal(frame: Frame, nest: AttentionNest, total: KValue) -> KValue:

@@ -10,6 +10,8 @@ of its own, of which it loads several at a time, and its own maxima and sums, wi
         p[key, row] = exp(mask(score) - top[row])          an invocation for each
         out[row] = out[row] * scale[row] + sum(key) p[key, row] * v[key]
 
+Invocations of a subgroup that are a multiple of a power of two apart have scores of one row, and know its
+maximum and the sum of its exponentials.
 A subgroup that the first block leaves no key does nothing there. At the end the subgroups' results are
 brought to one maximum, and added up.
 """
@@ -17,6 +19,7 @@ brought to one maximum, and added up.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -31,7 +34,7 @@ from mansard.codegen.schedules.common.attention_nest import (
     fold_parts,
 )
 from mansard.codegen.schedules.common.base import Frame, divides, estimate
-from mansard.codegen.schedules.common.key_bounds import key_bounds
+from mansard.codegen.schedules.common.key_bounds import key_bounds, read_inside
 from mansard.codegen.schedules.common.online_softmax import LOWEST, divided, larger, reciprocal
 from mansard.codegen.schedules.gpu.attention.tile_rows import TileRows
 from mansard.codegen.schedules.gpu.attention.work_split import VECTOR
@@ -39,6 +42,7 @@ from mansard.dtypes import DType
 from mansard.passes.parallel.split_attention import SUBGROUPS
 
 F32 = DType.F32
+LOG2_E = math.log2(math.e)
 MAX_ROWS = 8
 """The most rows of a tile: an invocation has queries and sums of all."""
 MAX_ELEMENTS = 16
@@ -65,7 +69,9 @@ def direct_tile(nest: AttentionNest, work: WorkDistribution, target: KernelTarge
     rows, (lower, upper) = nest.total([d for g in work.rows for d in g]), target.subgroup
     if lower != upper or lower < VECTOR or "subgroup_arithmetic" not in target.features:
         return None
-    if not isinstance(rows, int) or rows > MAX_ROWS or SUBGROUPS * lower > target.workgroup_invocations:
+    if not isinstance(rows, int) or rows > min(MAX_ROWS, lower):
+        return None
+    if SUBGROUPS * lower > target.workgroup_invocations:
         return None
     depth, columns = nest.depth_and_columns()
     if depth % (VECTOR * lower) or columns % (VECTOR * lower) or max(depth, columns) > MAX_ELEMENTS * lower:
@@ -88,8 +94,21 @@ def direct_tile(nest: AttentionNest, work: WorkDistribution, target: KernelTarge
 
 
 def _shared_bytes(tile: DirectTile, depth: int, columns: int, subgroup: int) -> int:
-    powers = -(-tile.keys * tile.rows // subgroup) * subgroup
-    return 4 * SUBGROUPS * (tile.rows * (columns // 2 + 2) + powers) + 4 * tile.rows * depth
+    stride = _stride(tile.rows)
+    powers = -(-tile.keys * stride // subgroup) * subgroup
+    return 4 * SUBGROUPS * (tile.rows * (columns // 2 + 2) + stride + powers) + 4 * tile.rows * depth
+
+
+def _stride(rows: int) -> int:
+    """Invocations of a subgroup that are a multiple of this apart have scores of one row: a power of two,
+    ``rows`` or more."""
+    return 1 << (rows - 1).bit_length()
+
+
+def _key_bits(nest: AttentionNest) -> int:
+    """Bits of an element of the keys as they are read from buffers."""
+    reads, _ = nest.part_reads(nest.scores, nest.form.key)
+    return max((read.value.type.dtype.bits for read in reads), default=32)
 
 
 class DirectAttention(TileRows):
@@ -107,6 +126,7 @@ class DirectAttention(TileRows):
         b, self.size = self.b, frame.target.subgroup[0]
         self.tile, self.b.subgroup = tile, self.size
         self.block = tile.keys * SUBGROUPS
+        self.native = _key_bits(nest) <= 16
         self.parts = len(nest.parts())
         together = self.parts < 2
         length = nest.extents[nest.key_loop]
@@ -115,36 +135,48 @@ class DirectAttention(TileRows):
         self.single = together and dims.bounds(length)[1] <= self.block
         """Whether there is no more than one block of keys."""
         self.key_vectors, self.value_vectors = (n // (VECTOR * self.size) for n in (self.depth, self.columns))
-        self.pairs = tile.keys * tile.rows
+        self.stride = _stride(tile.rows)
+        self.pairs = tile.keys * self.stride
+        """Of a key and a row; those of rows that there are not have no score."""
         self.rounds = -(-self.pairs // self.size)
         """Pairs of a key and a row that an invocation has the exponentials of."""
         self.powers = b.shared(F32, SUBGROUPS * self.rounds * self.size)
         self.sums = b.shared(F32, SUBGROUPS // 2 * tile.rows * self.columns // VECTOR, VECTOR)
         self.tops, self.totals = (b.shared(F32, SUBGROUPS * tile.rows) for _ in range(2))
+        self.factors = b.shared(F32, SUBGROUPS * self.stride)
+        """What the subgroup's sums of each row are multiplied with."""
         self.copied = bool(b.exchange.bindings)
         """Whether the workgroup copies queries, of which all of its subgroups would else await their own."""
         if self.copied:
             self.memory = b.shared(F32, tile.rows * self.depth // VECTOR, VECTOR)
         self.lane, self.number = b.subgroup_place("subgroup_lane"), b.subgroup_place("subgroup_id")
-        pair = [b.add(self.lane, b.idx(n * self.size)) for n in range(self.rounds)]
-        self.mine = [self._split(p) for p in pair]
-        """Key and row of an invocation's pairs; past the last pair the last one, and False."""
+        row = b.binary("and", self.lane, b.idx(self.stride - 1))
+        self.has_row = b.compare("lt", row, b.idx(tile.rows)) if self.stride > tile.rows else None
+        """Whether there is an invocation's row; None: always."""
+        self.row = row if self.has_row is None else self.frame.minimum(row, b.idx(tile.rows - 1))
+        pairs = [b.add(self.lane, b.idx(n * self.size)) for n in range(self.rounds)]
+        self.mine = [self._split(pair) for pair in pairs]
+        """The keys of an invocation's pairs, and whether there are these pairs (None: always)."""
 
-    def _split(self, pair: KValue) -> tuple[KValue, KValue, KValue | None]:
-        b, inside = self.b, None
+    def _split(self, pair: KValue) -> tuple[KValue, KValue | None]:
+        b, inside = self.b, self.has_row
         if self.pairs % self.size:
             inside = b.compare("lt", pair, b.idx(self.pairs))
+            inside = inside if self.has_row is None else b.binary("and", inside, self.has_row)
             pair = self.frame.minimum(pair, b.idx(self.pairs - 1))
-        key, row = self.frame.decode(pair, (self.tile.keys, self.tile.rows))
-        return key, row, inside
+        return b.binary("div", pair, b.idx(self.stride)), inside
 
     def run(self) -> None:
         """All rows of the bound heads."""
         b, rows = self.b, self.tile.rows
         self.first = b.idx(0)
         end = self.key_end()
+        loops = self.ev.loops.keys() - set(self.loops.lane or ())
+        sides = ((self.nest.scores, self.form.key), (self.nest.weighted, self.form.value))
+        self.inside = all(read_inside(self.nest, root, factor, loops) for root, factor in sides)
+        """Whether no key below ``end``, nor its value, is read outside of its buffer."""
         zero = b.const(0.0, F32, VECTOR)
-        values: Sequence[KValue] = [b.const(LOWEST, F32)] * rows + [b.const(0.0, F32)] * rows
+        values: Sequence[KValue] = [b.const(LOWEST, F32), b.const(0.0, F32)]
         values = [*values, *[zero] * (rows * self.value_vectors)]
         start = 0
         if not self.copied:
@@ -158,7 +190,7 @@ class DirectAttention(TileRows):
             self._copy_queries()
         if not (self.single and start):
             values = fold_parts(self.frame, self.nest, end, self.block, values, self._block, start)
-        self._finish(values[:rows], values[rows : 2 * rows], values[2 * rows :])
+        self._finish(values[0], values[1], values[2:])
 
     def _copy_queries(self) -> None:
         """Copy all rows to workgroup memory."""
@@ -234,51 +266,62 @@ class DirectAttention(TileRows):
         carried: Sequence[KValue],
         is_first: bool,
     ) -> Sequence[KValue]:
-        """The maxima, sums and weighted sums with those of a block. The first block's need no others."""
+        """The maximum and the sum of an invocation's row, and the weighted sums of all, with those of a
+        block. The first block's need no others."""
         b, rows = self.b, self.tile.rows
         queries = self._load_queries() if self.copied else self.queries
         scores = [self._masked(first, count, s, n) for n, s in enumerate(self._scores(queries, keys))]
-        tops = self._tops(scores, carried[:rows])
-        self._store_powers(scores, tops)
-        totals, sums = list(carried[rows : 2 * rows]), list(carried[2 * rows :])
+        top = self._top_of(scores, carried[0])
+        total, sums = self._store_powers(scores, top), list(carried[2:])
         if not is_first:
-            scales = [exp_below_zero(b, b.sub(old, top)) for old, top in zip(carried, tops, strict=False)]
-            totals = [b.mul(total, scale) for total, scale in zip(totals, scales, strict=True)]
-            sums = [b.mul(v, b.splat(scales[n // self.value_vectors], VECTOR)) for n, v in enumerate(sums)]
+            scale = self._power(b.sub(carried[0], top))
+            total = b.fma(carried[1], scale, total)
+            sums = self._scaled(sums, scale)
         base = b.mul(self.number, b.idx(self.rounds * self.size))
         for number, value in enumerate(values):
             for row in range(rows):
-                power = b.load(self.powers, b.add(base, b.idx(number * rows + row)))
-                begun = number > 0 or not is_first
-                totals[row] = b.add(totals[row], power) if begun else power
-                wide = b.splat(power, VECTOR)
+                power = b.load(self.powers, b.add(base, b.idx(number * self.stride + row)))
+                wide, begun = b.splat(power, VECTOR), number > 0 or not is_first
                 for at, vector in enumerate(value):
                     here = row * self.value_vectors + at
                     sums[here] = b.fma(wide, vector, sums[here]) if begun else b.mul(wide, vector)
         b.barrier("subgroup")  # exponentials are read before the next ones are stored
-        return [*tops, *totals, *sums]
+        return [top, total, *sums]
+
+    def _scaled(self, sums: Sequence[KValue], scale: KValue) -> list[KValue]:
+        """The weighted sums of all rows, each times the ``scale`` of an invocation of its row."""
+        b = self.b
+        mine = b.mul(self.number, b.idx(self.stride))
+        with b.if_(b.compare("lt", self.lane, b.idx(self.stride))):
+            b.store(self.factors, b.add(mine, self.lane), scale)
+        b.barrier("subgroup")
+        factors = [b.load(self.factors, b.add(mine, b.idx(row))) for row in range(self.tile.rows)]
+        return [b.mul(v, b.splat(factors[n // self.value_vectors], VECTOR)) for n, v in enumerate(sums)]
 
     def _lines(
         self, first: KValue, count: KValue, vectors: int, read: Callable[[KValue], KValue]
     ) -> list[list[KValue]]:
         """An invocation's elements of the keys or values of its subgroup."""
         b, ev, lines = self.b, self.ev, []
+        ev.inside = self.inside
         for number in range(self.tile.keys):
             with ev.scope():
                 ev.bind([self.nest.key_loop], self._key(first, count, b.idx(number))[0])
                 lines.append(self._elements(vectors, read))
+        ev.inside = False
         return lines
 
     def _scores(self, queries: Sequence[Sequence[KValue]], keys: Sequence[Sequence[KValue]]) -> list[KValue]:
         """Those of an invocation's pairs, of which each subgroup computes all."""
         b, lowest, scores = self.b, self.b.const(LOWEST, F32), []
-        pairs = [divmod(number, self.tile.rows) for number in range(self.pairs)]
-        for first, (_, _, inside) in zip(range(0, self.pairs, self.size), self.mine, strict=True):
+        zero, rows = b.const(0.0, F32), self.tile.rows
+        pairs = [divmod(number, self.stride) for number in range(self.pairs)]
+        for first, (_, inside) in zip(range(0, self.pairs, self.size), self.mine, strict=True):
             score = None
             for start in range(0, min(self.size, self.pairs - first), TOGETHER):
                 group = pairs[first + start : first + min(start + TOGETHER, self.size)]
-                parts = [self._dot(queries[row], keys[key]) for key, row in group]
-                parts += [b.const(0.0, F32)] * ((1 << (len(parts) - 1).bit_length()) - len(parts))
+                parts = [self._dot(queries[row], keys[key]) if row < rows else zero for key, row in group]
+                parts += [zero] * ((1 << (len(parts) - 1).bit_length()) - len(parts))
                 these = b.subgroup_reduce_each("add", parts)
                 here = b.compare("ge", self.lane, b.idx(start))
                 score = these if score is None else b.select(here, these, score)
@@ -302,39 +345,40 @@ class DirectAttention(TileRows):
         assert total is not None
         return total
 
-    def _tops(self, scores: Sequence[KValue], before: Sequence[KValue]) -> list[KValue]:
-        """The new maxima of rows. ``scores`` are those of an invocation's pairs."""
-        b, lowest, tops = self.b, self.b.const(LOWEST, F32), []
-        for r, old in enumerate(before):
-            top = lowest
-            for (_, row, _), score in zip(self.mine, scores, strict=True):
-                top = larger(b, top, b.select(b.compare("eq", row, b.idx(r)), score, lowest))
-            tops.append(larger(b, old, b.subgroup_reduce("max", top, loses_nan=True)))
-        return tops
+    def _top_of(self, scores: Sequence[KValue], before: KValue) -> KValue:
+        """The new maximum of an invocation's row. ``scores`` are those of its pairs."""
+        b = self.b
+        top = functools.reduce(functools.partial(larger, b), scores)
+        return larger(b, before, b.subgroup_reduce("max", top, loses_nan=True, stride=self.stride))
 
-    def _store_powers(self, scores: Sequence[KValue], tops: Sequence[KValue]) -> None:
-        """Store the exponentials of an invocation's pairs in workgroup memory."""
+    def _store_powers(self, scores: Sequence[KValue], top: KValue) -> KValue:
+        """Store the exponentials of an invocation's pairs in workgroup memory; the sum of its row's."""
         b, base = self.b, self.b.mul(self.number, self.b.idx(self.rounds * self.size))
-        for number, (score, (_, row, inside)) in enumerate(zip(scores, self.mine, strict=True)):
-            here = [b.compare("eq", row, b.idx(r)) for r in range(self.tile.rows)]
-            power = exp_below_zero(b, b.sub(score, self._chosen(here, tops)))
+        powers = list[KValue]()
+        for number, (score, (_, inside)) in enumerate(zip(scores, self.mine, strict=True)):
+            power = self._power(b.sub(score, top))
             if inside is not None:
                 power = b.select(inside, power, b.const(0.0, F32))
             b.store(self.powers, b.add(base, b.add(self.lane, b.idx(number * self.size))), power)
+            powers.append(power)
+        total = b.subgroup_reduce("add", functools.reduce(b.add, powers), stride=self.stride)
         b.barrier("subgroup")
+        return total
 
-    def _chosen(self, here: Sequence[KValue], values: Sequence[KValue]) -> KValue:
-        chosen = values[-1]
-        for condition, value in zip(here[:-1], values[:-1], strict=True):
-            chosen = self.b.select(condition, value, chosen)
-        return chosen
+    def _power(self, x: KValue) -> KValue:
+        """``exp(x)`` of numbers that are not above 0. Beside keys of 16 bits or fewer the hardware's exp2
+        does, whose error is far below theirs."""
+        b = self.b
+        if self.native:
+            return b.unary("exp2_native", b.mul(x, b.const(LOG2_E, F32)))
+        return exp_below_zero(b, x)
 
     def _masked(self, first: KValue, count: KValue, score: KValue, number: int) -> KValue:
         """The score of one of an invocation's pairs after the maps between scores and softmax."""
         b, ev, nest = self.b, self.ev, self.nest
-        key, row, _ = self.mine[number]
+        key, _ = self.mine[number]
         with ev.scope():
-            self.bind_row(row)
+            self.bind_row(self.row)
             at, inside = self._key(first, count, key)
             ev.bind([nest.key_loop], at)
             ev.reduced[self.form.scores] = score
@@ -342,21 +386,21 @@ class DirectAttention(TileRows):
         return score if inside is None else b.select(inside, score, b.const(float("-inf"), F32))
 
     # The result -----------------------------------------------------------------------------
-    def _finish(self, tops: Sequence[KValue], totals: Sequence[KValue], sums: Sequence[KValue]) -> None:
+    def _finish(self, top: KValue, total: KValue, sums: Sequence[KValue]) -> None:
         """Add up the subgroups' sums for the largest of their maxima, and store the results. There is memory
         for the sums of half of the subgroups: those of the others are added to these."""
         b, ev, rows = self.b, self.ev, self.tile.rows
-        half = b.idx(SUBGROUPS // 2)
-        with b.if_(b.compare("eq", self.lane, b.idx(0))):
-            for r in range(rows):
-                b.store(self.tops, self._statistic(b.idx(r), self.number), tops[r])
+        # What is computed from these takes registers here, and not from the beginning on.
+        self.lane, self.number = b.early(self.lane), b.early(self.number)
+        half, stores = b.idx(SUBGROUPS // 2), b.compare("lt", self.lane, b.idx(rows))
+        mine = self._statistic(self.row, self.number)
+        with b.if_(stores):
+            b.store(self.tops, mine, top)
         b.barrier()
-        scales = [exp_below_zero(b, b.sub(top, self._top(b.idx(r)))) for r, top in enumerate(tops)]
-        sums = [b.mul(v, b.splat(scales[n // self.value_vectors], VECTOR)) for n, v in enumerate(sums)]
-        with b.if_(b.compare("eq", self.lane, b.idx(0))):
-            for r in range(rows):
-                total = b.mul(totals[r], scales[r])
-                b.store(self.totals, self._statistic(b.idx(r), self.number), total)
+        scale = self._power(b.sub(top, self._top(self.row)))
+        with b.if_(stores):
+            b.store(self.totals, mine, b.mul(total, scale))
+        sums = self._scaled(sums, scale)
         with b.if_(b.compare("ge", self.number, half)), ev.scope():
             for place, value in zip(self._places(b.sub(self.number, half)), sums, strict=True):
                 b.store(self.sums, place, value)
@@ -366,7 +410,8 @@ class DirectAttention(TileRows):
                 b.store(self.sums, place, b.add(b.load(self.sums, place), value))
         b.barrier()
         vectors = self.columns // VECTOR
-        with b.for_(b.local_id(0), b.idx(rows * vectors), b.idx(SUBGROUPS * self.size)) as loop, ev.scope():
+        first = b.add(b.mul(self.number, b.idx(self.size)), self.lane)
+        with b.for_(first, b.idx(rows * vectors), b.idx(SUBGROUPS * self.size)) as loop, ev.scope():
             row, vector = self.frame.decode(loop.index, (rows, vectors))
             self._store_row(row, vector)
 
