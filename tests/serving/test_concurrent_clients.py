@@ -9,6 +9,8 @@ import numpy as np
 import openai
 import pytest
 
+from mansard.language.waiting_requests import WaitingRequests
+
 RANDOM = np.random.default_rng(6)
 CLIENTS = 32
 PROMPTS = [RANDOM.integers(5, 300, int(length)).tolist() for length in RANDOM.integers(1, 50, CLIENTS)]
@@ -84,46 +86,43 @@ def test_clients_that_go_away_free_their_caches(server, alone):
 def test_priority_decides_who_waits(server, monkeypatch):
     """A request of high priority overtakes those that wait, by a header or by a field."""
     all_wait, advance = threading.Event(), server.engine.methods.advance
+    pop, begun = WaitingRequests.pop, []
 
     def slowly(*args):
         all_wait.wait(0.05)  # so that the first texts last until all others wait
         return advance(*args)
 
+    def popped(waiting):
+        request = pop(waiting)
+        if request is not None:
+            begun.append(request.wanted.priority)
+        return request
+
     monkeypatch.setattr(server.engine.methods, "advance", slowly)
+    monkeypatch.setattr(WaitingRequests, "pop", popped)
 
     async def work():
-        order = []
-
-        async def one(client, name, **options):
-            begun = False
-            async for _ in await client.completions.create(model="tiny", prompt=[9], stream=True, **options):
-                if not begun:
-                    order.append(name)
-                begun = True
-
-        long = {"max_tokens": 96, "extra_body": {"ignore_eos": True}}
         async with server.client(openai.AsyncOpenAI) as client:
-            full = [
-                asyncio.create_task(client.completions.create(model="tiny", prompt=[7], **long))
-                for _ in range(8)
-            ]
+
+            def complete(tokens, priority=None, **options):
+                body = {"ignore_eos": True} | ({} if priority is None else {"priority": priority})
+                return asyncio.create_task(
+                    client.completions.create(
+                        model="tiny", prompt=[9], max_tokens=tokens, extra_body=body, **options
+                    )
+                )
+
+            full = [complete(96) for _ in range(8)]
             while server.engine.active < 8:
                 await asyncio.sleep(0.001)
-            # Some tokens each, so that clients see the first of all that began together before others begin.
-            short = {"max_tokens": 16, "extra_body": {"ignore_eos": True}}
-            late = [one(client, "low", **short) for _ in range(8)]
-            first = [
-                one(client, "high", **short, extra_headers={"X-Priority": "3"}),
-                one(client, "high", max_tokens=16, extra_body={"ignore_eos": True, "priority": 3}),
-            ]
-            waiting = [asyncio.create_task(each) for each in [*late, *first]]
+            waiting = [complete(2) for _ in range(8)]
+            waiting += [complete(2, extra_headers={"X-Priority": "3"}), complete(2, priority=3)]
             while server.engine.waiting < 10 and not full[0].done():
                 await asyncio.sleep(0.001)
             assert server.engine.waiting == 10
             all_wait.set()
             await asyncio.gather(*full, *waiting)
-        return order
 
-    order = asyncio.run(work())
-    assert order[:8].count("high") == 2
+    asyncio.run(work())
+    assert begun == [0] * 8 + [3, 3] + [0] * 8
     server.wait_idle()
