@@ -36,8 +36,8 @@ CLUSTERED = "subgroup_clustered"
 """The feature of devices on which several invocations share a group."""
 UNIT = 8
 """Codes of two words: of a word of weights of four bits."""
-HELD = 64
-"""The most elements that an invocation requests before it rounds the first of them."""
+HELD = 8
+"""The most vectors of rows that an invocation requests before it rounds the first of them."""
 GROUPS = (16, 32, 64, 128)
 """The sizes of groups: whole vectors of codes, that few invocations share."""
 NEAREST = 1.5 * 2**23
@@ -121,7 +121,7 @@ class RoundedRows:
         self.scale_root = next(root for root in nest.roots if root.op.output is self.rounding.scales)
         self.outer = nest.collapsed(range(nest.domain), [p for r in nest.roots for p in nest.positions(r)])
         count = -(-self.groups * self.sharers // self.width)
-        together = max(1, HELD * self.sharers // self.size)
+        together = max(1, HELD * self.lanes * self.sharers // self.size)
         for first in range(0, count, together):
             with ev.scope():
                 shares = [self._share(n) for n in range(first, min(count, first + together))]
@@ -148,7 +148,7 @@ class RoundedRows:
 
     def _load(self, share: _Share) -> None:
         """Request what is read of a share, as far as an invocation holds it."""
-        if self.size // self.sharers <= HELD:
+        if self.size // self.sharers <= HELD * self.lanes:
             for place in share.places:
                 self._bind(self.largest, share, place)
                 load_ahead(self.frame.ev, plain_reads(self.frame.ev, self.largest))
