@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from mansard.codegen.kernel.ir import Block, For, If, Inst, Kernel, KValue
 
 _MAX_SUBGROUP = 128
-_COPIES = ("cast", "bitcast", "splat")
+_COPIES = ("cast", "bitcast", "splat", "early")
 
 
 def _divided(op: str, low: int, high: int, first: int, last: int) -> tuple[int, int]:

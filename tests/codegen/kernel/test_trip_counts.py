@@ -30,6 +30,14 @@ def test_invocations_and_workgroups_share_a_loop():
     assert iterations(b, 64 * 5 * 7 + 1, grid=(5, 1, 1)) == 8
 
 
+def test_a_copy_says_as_much_as_what_it_is_made_from():
+    b = kernel()
+    start = b.early(b.add(b.mul(b.workgroup_id(0), b.idx(64)), b.early(b.local_id(0))))
+    with b.for_(start, b.early(b.param(0)), b.idx(64 * 5)):
+        pass
+    assert iterations(b, 64 * 5 * 7 + 1, grid=(5, 1, 1)) == 8
+
+
 def test_a_tile_is_as_long_as_a_tile_wherever_it_begins():
     b = kernel()
     elements = b.mul(b.param(0), b.idx(16))
