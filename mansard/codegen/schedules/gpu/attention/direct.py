@@ -164,7 +164,8 @@ class DirectAttention(TileRows):
             inside = b.compare("lt", pair, b.idx(self.pairs))
             inside = inside if self.has_row is None else b.binary("and", inside, self.has_row)
             pair = self.frame.minimum(pair, b.idx(self.pairs - 1))
-        return b.binary("div", pair, b.idx(self.stride)), inside
+        key, _ = self.frame.decode(pair, (self.tile.keys, self.stride))
+        return key, inside
 
     def run(self) -> None:
         """All rows of the bound heads."""

@@ -137,7 +137,7 @@ class RoundedRows:
         first = b.mul(b.subgroup_place("subgroup_id"), b.idx(self.subgroup))
         first = b.add(first, b.idx(number * self.width))
         at = b.add(first, b.subgroup_place("subgroup_lane"))
-        group, within = b.binary("div", at, b.idx(self.sharers)), b.binary("rem", at, b.idx(self.sharers))
+        group, within = self.frame.decode(at, (self.groups, self.sharers))
         if (number + 1) * self.width > shares:
             there = b.compare("lt", first, b.idx(shares))
             group = self.frame.minimum(group, b.idx(self.groups - 1))
@@ -212,8 +212,8 @@ class RoundedRows:
         for lane, word in enumerate(words[1:], 1):
             vector = b.insert(vector, word, lane)
         first = b.mul(share.group, b.idx(self.size // CODES))
-        place = self._place(b.add(first, b.binary("div", last, b.idx(CODES))))
-        b.store(self.codes, place, vector)
+        within, _ = self.frame.decode(last, (self.size // CODES, CODES))
+        b.store(self.codes, self._place(b.add(first, within)), vector)
 
     # Products ---------------------------------------------------------------------------------
     def add(self, chunk: Chunk) -> KValue:
@@ -245,7 +245,7 @@ class RoundedRows:
         b, count = self.b, 8 * MAX_LOAD_BYTES // self.weights.bits // CODES
         if count == 1 or self.codes.size % count:
             return vector
-        chunk, within = b.binary("div", vector, b.idx(count)), b.binary("rem", vector, b.idx(count))
+        chunk, within = self.frame.decode(vector, (self.codes.size // count, count))
         return b.add(b.mul(within, b.idx(self.codes.size // count)), chunk)
 
     def _weights(self, words: Sequence[KValue], number: int, codes: DType) -> KValue:
