@@ -44,7 +44,7 @@ def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
 
     began = time.perf_counter()
     quantize = options.quantize
-    if quantize and (options.activations or options.group_size is not None):
+    if quantize:
         quantize = mansard.quantize(quantize, activations=options.activations, group_size=options.group_size)
     capacity = max(options.context, *options.prompt) + options.tokens + 8
     lm = mansard.load_lm(

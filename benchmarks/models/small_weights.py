@@ -39,6 +39,7 @@ from benchmarks.models.random_checkpoint import write_checkpoint
 
 PROMPT, TOKENS, REPEATS = 128, 8, 3
 GROUP = 32
+"""Integers of llama.cpp's types that share a scale."""
 CHUNK = 512
 """The most tokens of a prompt that are read at a time, by both."""
 CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}

@@ -126,7 +126,7 @@ def _abs(f: FunctionEmitter, inst: Inst) -> None:
 
 
 def _pick(f: FunctionEmitter, op: str, type_: KType, names: tuple[str, str], numeric: bool = False) -> str:
-    """min or max of two named operands; ``numeric`` says the left one is a literal that is not NaN."""
+    """min or max of two named operands; ``numeric`` says the left one is not NaN, or may lose it."""
     left, right = names
     name = text.type_name(type_)
     if not type_.dtype.is_float:

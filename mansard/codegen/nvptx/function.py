@@ -13,7 +13,7 @@ from mansard.codegen.llvm import text
 from mansard.codegen.llvm.function import FunctionEmitter
 from mansard.codegen.llvm.instructions import emit_inst, result_type
 from mansard.codegen.nvptx import warpgroup_product
-from mansard.codegen.nvptx.packed import brains, emit_dot_bytes, emit_join_bytes, emit_load_words, emit_unpack
+from mansard.codegen.nvptx.packed import emit_dot_bytes, emit_join_bytes, emit_load_words, emit_unpack
 from mansard.codegen.nvptx.quad_products import emit_float12_pairs, emit_quad_products
 from mansard.codegen.nvptx.subgroups import check_reached_by_all, emit_reduce, emit_reduce_each
 from mansard.codegen.nvptx.target import SUBGROUP, PtxTarget
@@ -153,7 +153,8 @@ def _cast(f: PtxEmitter, inst: Inst) -> None:
     others as on CPUs."""
     type_, arg = result_type(inst), inst.args[0]
     if (arg.type.dtype, type_.dtype) == (DType.BF16, DType.F32) and type_.lanes % 2 == 0:
-        f.bind(inst.result, brains(f, arg, type_))
+        b = f.expansion()
+        f.bind(inst.result, f.inline(b, b.unpack(b.words(arg), DType.BF16, 0, type_.lanes)))
         return
     if (arg.type.dtype, type_.dtype) != (DType.F32, DType.BF16):
         emit_inst(f, inst)

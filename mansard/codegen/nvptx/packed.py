@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from mansard.codegen.kernel import Inst, KType, KValue, SharedMemory
+from mansard.codegen.kernel import Inst, SharedMemory
 from mansard.codegen.kernel.packed_integers import float_form
 from mansard.codegen.llvm import text
 from mansard.codegen.llvm.function import FunctionEmitter
@@ -45,27 +43,14 @@ def emit_unpack(f: FunctionEmitter, inst: Inst) -> None:
         if words.type.lanes > 1:
             word = f.temp(f"extractelement {f.typed(words)}, i64 {place}")
         elements.append(_element(f, word, start, dtype, type_.dtype))
-    f.bind(inst.result, elements[0] if type_.lanes == 1 else _vector(f, type_, elements))
-
-
-def _vector(f: FunctionEmitter, type_: KType, elements: Sequence[str]) -> str:
-    name, scalar, whole = text.type_name(type_), text.scalar_type(type_.dtype), "poison"
-    for lane, element in enumerate(elements):
-        whole = f.temp(f"insertelement {name} {whole}, {scalar} {element}, i64 {lane}")
-    return whole
-
-
-def brains(f: FunctionEmitter, value: KValue, type_: KType) -> str:
-    """Pairs of bf16 as f32: two instructions for a word."""
-    lanes = type_.lanes
-    words = f.temp(f"bitcast {f.typed(value)} to {text.vector_of('i32', lanes // 2)}")
-    elements = []
-    for lane in range(lanes):
-        word = words
-        if lanes > 2:
-            word = f.temp(f"extractelement <{lanes // 2} x i32> {words}, i64 {lane // 2}")
-        elements.append(_element(f, word, 16 * (lane % 2), DType.BF16, DType.F32))
-    return _vector(f, type_, elements)
+    name = text.type_name(type_)
+    scalar = text.scalar_type(type_.dtype)
+    whole = elements[0]
+    if type_.lanes > 1:
+        whole = "poison"
+        for lane, element in enumerate(elements):
+            whole = f.temp(f"insertelement {name} {whole}, {scalar} {element}, i64 {lane}")
+    f.bind(inst.result, whole)
 
 
 def emit_dot_bytes(f: FunctionEmitter, inst: Inst) -> None:

@@ -182,7 +182,7 @@ def _bools(f: KernelEmitter, type_: KType) -> Id:
 
 
 def extreme(f: KernelEmitter, op: str, type_: KType, left: Id, right: Id, *, numeric: bool = False) -> Id:
-    """min or max; ``numeric`` says that ``left`` is a literal that is not NaN."""
+    """min or max; ``numeric`` says that ``left`` is not NaN, or may lose it."""
     name = f.type(type_)
     if type_.dtype.is_float:
         compare = "OpFOrdLessThan" if op == "min" else "OpFOrdGreaterThan"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
-from mansard.codegen.kernel import Inst
+from mansard.codegen.kernel import Inst, KernelBuilder, KValue
 from mansard.codegen.math import neutral
 from mansard.codegen.spirv.arithmetic import result_type
 from mansard.codegen.spirv.casts import normalized
@@ -48,28 +49,32 @@ def emit_subgroup_combine(f: KernelEmitter, inst: Inst) -> None:
 
 
 def _emit_strided(f: KernelEmitter, inst: Inst) -> None:
-    """A reduction for each remainder, and the choice of one."""
-    b, (value,), combiner = f.expansion(), inst.args, inst.attrs["combiner"]
-    number = b.binary("and", b.subgroup_place("subgroup_lane"), b.idx(inst.attrs["stride"] - 1))
-    neutral_ = b.const(neutral(combiner, value.type.dtype), value.type.dtype)
-    chosen = value
-    for remainder in range(inst.attrs["stride"]):
-        here = b.compare("eq", number, b.idx(remainder))
-        loses_nan = inst.attrs.get("loses_nan", False)
-        total = b.subgroup_reduce(combiner, b.select(here, value, neutral_), loses_nan=loses_nan)
-        chosen = b.select(here, total, chosen)
-    f.bind(inst.result, f.inline(b, chosen))
+    """A reduction for each remainder."""
+    b, (value,), combiner, stride = f.expansion(), inst.args, inst.attrs["combiner"], inst.attrs["stride"]
+    number, nothing = _number(b, stride), b.const(neutral(combiner, value.type.dtype), value.type.dtype)
+    parts = [b.select(b.compare("eq", number, b.idx(n)), value, nothing) for n in range(stride)]
+    loses_nan = inst.attrs.get("loses_nan", False)
+    f.bind(inst.result, f.inline(b, _each(b, combiner, parts, loses_nan=loses_nan)))
 
 
 def emit_reduce_each(f: KernelEmitter, inst: Inst) -> None:
     """A reduction of each operand, and the choice of one."""
-    b, count = f.expansion(), len(inst.args)
-    totals = [b.subgroup_reduce(inst.attrs["combiner"], value) for value in inst.args]
-    number = b.binary("and", b.subgroup_place("subgroup_lane"), b.idx(count - 1))
-    chosen = totals[0]
-    for other, total in enumerate(totals[1:], 1):
+    b = f.expansion()
+    f.bind(inst.result, f.inline(b, _each(b, inst.attrs["combiner"], inst.args)))
+
+
+def _each(b: KernelBuilder, combiner: str, values: Sequence[KValue], *, loses_nan: bool = False) -> KValue:
+    """The reduction of the value with an invocation's number."""
+    chosen, *others = (b.subgroup_reduce(combiner, value, loses_nan=loses_nan) for value in values)
+    number = _number(b, len(values))
+    for other, total in enumerate(others, 1):
         chosen = b.select(b.compare("eq", number, b.idx(other)), total, chosen)
-    f.bind(inst.result, f.inline(b, chosen))
+    return chosen
+
+
+def _number(b: KernelBuilder, count: int) -> KValue:
+    """An invocation's place in its subgroup modulo ``count``."""
+    return b.binary("and", b.subgroup_place("subgroup_lane"), b.idx(count - 1))
 
 
 def _group(f: KernelEmitter, op: str, type_: Id, *operands: Operand) -> Id:

@@ -34,7 +34,7 @@ from mansard.codegen.schedules.common.attention_nest import (
 )
 from mansard.codegen.schedules.common.base import Frame, Scheduled, divides
 from mansard.codegen.schedules.common.key_bounds import key_end
-from mansard.codegen.schedules.common.online_softmax import LOWEST, divided, larger, reciprocal, store_results
+from mansard.codegen.schedules.common.online_softmax import LOWEST, divided, reciprocal, store_results
 from mansard.codegen.schedules.common.staged import Staged, StagedEvaluator
 from mansard.codegen.schedules.common.transpose import transpose
 from mansard.codegen.schedules.cpu import gemv
@@ -302,7 +302,7 @@ class _RowVectors:
                     score = sums[i * tile.vectors + v]
                     if not self.turned:
                         score = self._masked(b.add(first, near[i]), self.places[v], score)
-                        tops[v] = larger(b, tops[v], score)
+                        tops[v] = b.larger(tops[v], score)
                     self._row_store(self.scores, key_index[i], v, score)
             loop.yield_(*tops)
         return loop.results
@@ -372,7 +372,7 @@ class _RowVectors:
             score = self._masked(b.add(first, key), place, b.load(self.scores, index, self.lanes))
             self.ev.staged = {}
         b.store(self.scores, index, score)
-        return larger(b, top, score)
+        return b.larger(top, score)
 
     def _exponentials(self, count: KValue, tops: Sequence[KValue]) -> list[KValue]:
         """Replace scores by exponentials; updates maxima and sums, returns the scales of the previous
@@ -381,7 +381,7 @@ class _RowVectors:
         shifts, scales = [], []
         for v, top in enumerate(tops):
             before = b.load(self.tops, b.idx(v * lanes), lanes)
-            shift = larger(b, before, top)
+            shift = b.larger(before, top)
             b.store(self.tops, b.idx(v * lanes), shift)
             shifts.append(shift)
             scales.append(exp_below_zero(b, b.sub(before, shift)))

@@ -21,7 +21,7 @@ from mansard.codegen.schedules.common.attention_nest import (
 )
 from mansard.codegen.schedules.common.base import Frame, power_of_two_below
 from mansard.codegen.schedules.common.key_bounds import key_end
-from mansard.codegen.schedules.common.online_softmax import LOWEST, divided, larger, reciprocal, store_results
+from mansard.codegen.schedules.common.online_softmax import LOWEST, divided, reciprocal, store_results
 from mansard.codegen.schedules.common.transpose import sum_each
 from mansard.dtypes import DType
 from mansard.ir.scalar import Scalar
@@ -179,7 +179,7 @@ class AlongKeys:
         with b.for_(b.idx(0), count, b.idx(self.lanes), [b.const(init, DType.F32, self.lanes)]) as loop:
             value = emit(loop.index, self.lanes)
             before = loop.carried[0]
-            loop.yield_(b.add(before, value) if combiner == "add" else larger(b, before, value))
+            loop.yield_(b.add(before, value) if combiner == "add" else b.larger(before, value))
         return b.reduce(combiner, loop.results[0])
 
     def _softmax(self, r: int, first: KValue, count: KValue) -> KValue:
@@ -212,7 +212,7 @@ class AlongKeys:
             return self._address(self.scores, row, key, lanes)
 
         before = b.load(self.tops, b.idx(r))
-        top = larger(b, before, self._along(filled, "max", LOWEST, score))
+        top = b.larger(before, self._along(filled, "max", LOWEST, score))
         scale = exp_below_zero(b, b.sub(before, top))
 
         def power(key: KValue, lanes: int) -> KValue:

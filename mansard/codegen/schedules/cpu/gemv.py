@@ -148,7 +148,7 @@ class _Stream:
         matrices = shape.reduced[:-1]
         if matrices:
             lanes = self.frame.target.lanes(DType.F32)
-            reduce.clear(b, self.root, sums, self.parameters.piece * self.rows, lanes)
+            reduce.clear(b, self.root, sums, piece * self.rows, lanes)
             count = self.nest.total([loop for group in matrices for loop in group])
             with b.for_(b.idx(0), self.ev.dim(count)) as loop, self.ev.scope():
                 self.frame.bind_flat(matrices, loop.index)

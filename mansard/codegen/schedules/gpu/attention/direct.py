@@ -19,7 +19,6 @@ brought to one maximum, and added up.
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -35,14 +34,13 @@ from mansard.codegen.schedules.common.attention_nest import (
 )
 from mansard.codegen.schedules.common.base import Frame, divides, estimate
 from mansard.codegen.schedules.common.key_bounds import key_bounds, read_inside
-from mansard.codegen.schedules.common.online_softmax import LOWEST, divided, larger, reciprocal
+from mansard.codegen.schedules.common.online_softmax import LOWEST, divided, exp_native, reciprocal
 from mansard.codegen.schedules.gpu.attention.tile_rows import TileRows
 from mansard.codegen.schedules.gpu.attention.work_split import VECTOR
 from mansard.dtypes import DType
 from mansard.passes.parallel.split_attention import SUBGROUPS
 
 F32 = DType.F32
-LOG2_E = math.log2(math.e)
 MAX_ROWS = 8
 """The most rows of a tile: an invocation has queries and sums of all."""
 MAX_ELEMENTS = 16
@@ -349,8 +347,8 @@ class DirectAttention(TileRows):
     def _top_of(self, scores: Sequence[KValue], before: KValue) -> KValue:
         """The new maximum of an invocation's row. ``scores`` are those of its pairs."""
         b = self.b
-        top = functools.reduce(functools.partial(larger, b), scores)
-        return larger(b, before, b.subgroup_reduce("max", top, loses_nan=True, stride=self.stride))
+        top = functools.reduce(b.larger, scores)
+        return b.larger(before, b.subgroup_reduce("max", top, loses_nan=True, stride=self.stride))
 
     def _store_powers(self, scores: Sequence[KValue], top: KValue) -> KValue:
         """Store the exponentials of an invocation's pairs in workgroup memory; the sum of its row's."""
@@ -367,12 +365,8 @@ class DirectAttention(TileRows):
         return total
 
     def _power(self, x: KValue) -> KValue:
-        """``exp(x)`` of numbers that are not above 0. Beside keys of 16 bits or fewer the hardware's exp2
-        does, whose error is far below theirs."""
-        b = self.b
-        if self.native:
-            return b.unary("exp2_native", b.mul(x, b.const(LOG2_E, F32)))
-        return exp_below_zero(b, x)
+        """``exp(x)`` of numbers that are not above 0; beside keys of 16 bits or fewer the hardware's does."""
+        return exp_native(self.b, x) if self.native else exp_below_zero(self.b, x)
 
     def _masked(self, first: KValue, count: KValue, score: KValue, number: int) -> KValue:
         """The score of one of an invocation's pairs after the maps between scores and softmax."""
@@ -427,7 +421,7 @@ class DirectAttention(TileRows):
         b = self.b
         tops = [b.load(self.tops, self._statistic(row, g)) for g in range(SUBGROUPS)]
         while len(tops) > 1:
-            tops = [larger(b, low, high) for low, high in zip(tops[::2], tops[1::2], strict=True)]
+            tops = [b.larger(low, high) for low, high in zip(tops[::2], tops[1::2], strict=True)]
         return tops[0]
 
     def _places(self, line: KValue) -> list[KValue]:

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 from mansard.codegen.kernel import KernelBuilder, KValue, matrix
 from mansard.codegen.kernel_target import KernelTarget, MatrixShape
-from mansard.codegen.schedules.common.online_softmax import larger
 from mansard.dtypes import DType
 
 IN_REGISTERS = frozenset({"matrix_reductions", "matrix_conversions"})
@@ -73,7 +72,7 @@ class Exchange:
                     if total is None:
                         total = element
                     else:
-                        total = larger(b, total, element) if combiner == "max" else b.add(total, element)
+                        total = b.larger(total, element) if combiner == "max" else b.add(total, element)
             assert total is not None
             for v in range(vectors):
                 b.store(self.sums, b.add(line, b.idx(v)), b.splat(total, _VECTOR))

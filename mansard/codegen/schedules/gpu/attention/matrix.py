@@ -13,7 +13,6 @@ none.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 
 from mansard import dims
@@ -29,7 +28,14 @@ from mansard.codegen.schedules.common.attention_nest import (
 )
 from mansard.codegen.schedules.common.base import Frame, Scheduled, divides
 from mansard.codegen.schedules.common.key_bounds import key_bounds, last_bound, tile_bound, without_bounds
-from mansard.codegen.schedules.common.online_softmax import LOWEST, divided, larger, reciprocal, store_results
+from mansard.codegen.schedules.common.online_softmax import (
+    LOG2_E,
+    LOWEST,
+    divided,
+    exp_native,
+    reciprocal,
+    store_results,
+)
 from mansard.codegen.schedules.gpu.attention.exchange import Exchange
 from mansard.codegen.schedules.gpu.attention.matrix_tiles import (
     PIECE,
@@ -41,8 +47,6 @@ from mansard.dims import DimLike
 from mansard.dtypes import DType
 from mansard.ir.ops import Generic, Reshape
 from mansard.ir.scalar import Apply, Arg, Const
-
-_LOG2_E = 1 / math.log(2)
 
 
 def scale_of_scores(nest: AttentionNest, special: Mapping[Generic, Generic]) -> float | None:
@@ -378,16 +382,16 @@ class _MatrixFlash:
         """New maxima of the rows, scales of the previous sums, and exponentials. Scores are multiplied by
         ``self.scaled`` here, which is free as part of the exponentials' arithmetic."""
         b, factor = self.b, self.scaled
-        local = matrix.mapped(b, scores, lambda e: _fold(lambda x, y: larger(b, x, y), e))
+        local = matrix.mapped(b, scores, lambda e: _fold(b.larger, e))
         rows = self.exchange.reduce_rows("max", local)
         if factor is None:
-            top = matrix.mapped(b, [before, rows], lambda e: larger(b, e[0], e[1]))
+            top = matrix.mapped(b, [before, rows], lambda e: b.larger(e[0], e[1]))
             scale = matrix.mapped(b, [before, top], lambda e: self._power(e[0], e[1]))
             return top, scale, [matrix.mapped(b, [s, top], lambda e: self._power(e[0], e[1])) for s in scores]
-        times, doubling = b.const(factor, DType.F32), b.const(factor * _LOG2_E, DType.F32)
-        top = matrix.mapped(b, [before, rows], lambda e: larger(b, e[0], b.mul(e[1], times)))
+        times, doubling = b.const(factor, DType.F32), b.const(factor * LOG2_E, DType.F32)
+        top = matrix.mapped(b, [before, rows], lambda e: b.larger(e[0], b.mul(e[1], times)))
         scale = matrix.mapped(b, [before, top], lambda e: self._power(e[0], e[1]))
-        shift = matrix.mapped(b, [top], lambda e: b.mul(e[0], b.const(-_LOG2_E, DType.F32)))
+        shift = matrix.mapped(b, [top], lambda e: b.mul(e[0], b.const(-LOG2_E, DType.F32)))
 
         def power(elements: Sequence[KValue]) -> KValue:
             return b.unary("exp2_native", b.fma(elements[0], doubling, elements[1]))
@@ -395,10 +399,7 @@ class _MatrixFlash:
         return top, scale, [matrix.mapped(b, [s, shift], power) for s in scores]
 
     def _power(self, value: KValue, top: KValue) -> KValue:
-        """``exp(value - top)`` by the hardware's exp2, whose error is far below that of the conversion to 16
-        bits."""
-        b = self.b
-        return b.unary("exp2_native", b.mul(b.sub(value, top), b.const(_LOG2_E, DType.F32)))
+        return exp_native(self.b, self.b.sub(value, top))
 
     def _accumulate(self, weights: Sequence[KValue], results: Sequence[KValue]) -> list[KValue]:
         b, shape, stride = self.b, self.tile.shape, self.value_stride

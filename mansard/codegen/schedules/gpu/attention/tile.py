@@ -14,7 +14,7 @@ from mansard.codegen.schedules.common.attention_nest import (
     fold_parts,
 )
 from mansard.codegen.schedules.common.base import Frame, divides
-from mansard.codegen.schedules.common.online_softmax import LOWEST, divided, larger, reciprocal
+from mansard.codegen.schedules.common.online_softmax import LOWEST, divided, reciprocal
 from mansard.codegen.schedules.gpu.attention.tile_rows import TileRows
 from mansard.codegen.schedules.gpu.attention.work_split import VECTOR, AttentionTile
 from mansard.dtypes import DType
@@ -207,9 +207,9 @@ class FlashTile(TileRows):
         for r in rows:
             top = scores[r][0]
             for score in scores[r][1:]:
-                top = larger(b, top, score)
+                top = b.larger(top, score)
             tops.append(top)
-        tops = [larger(b, old, top) for old, top in zip(before, self._combine("max", tops), strict=True)]
+        tops = [b.larger(old, top) for old, top in zip(before, self._combine("max", tops), strict=True)]
         scales = [exp_below_zero(b, b.sub(old, top)) for old, top in zip(before, tops, strict=True)]
         powers = [
             [exp_below_zero(b, b.sub(s, top)) for s in row] for row, top in zip(scores, tops, strict=True)
@@ -298,7 +298,7 @@ class FlashTile(TileRows):
     def _combine(self, combiner: str, values: Sequence[KValue]) -> list[KValue]:
         """For each of the invocation's rows, combine the values of all invocations along its keys."""
         b, tile = self.b, self.tile
-        join = (lambda x, y: larger(b, x, y)) if combiner == "max" else b.add
+        join = b.larger if combiner == "max" else b.add
         partials = list(values)
         if self.subgroup > 1:
             partials = [b.subgroup_reduce(combiner, v, loses_nan=True) for v in partials]
