@@ -12,7 +12,7 @@ import typer
 
 from mansard.cli.bug_report import BugReport
 from mansard.cli.compilation.lower import lower
-from mansard.cli.compilation.quantisation import QuantizeOptions
+from mansard.cli.compilation.quantisation import GroupSizeOption, QuantizeActivationsOption, QuantizeOptions
 from mansard.cli.decisions import decided, totals
 from mansard.cli.explain import totals_table
 from mansard.cli.limits import LimitsOption
@@ -121,22 +121,11 @@ def compile_(
             "--calibration, the scheme: int8, int8-products, int16 or mixed (docs/quantise.md).",
         ),
     ] = None,
-    group_size: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            help="With --quantize, elements of a row with one scale; 0: all. 32 for int4, 0 for int8.",
-        ),
-    ] = None,
+    group_size: GroupSizeOption = None,
     zero_points: Annotated[
         bool, typer.Option("--zero-points", help="With --quantize, integers that are not symmetric around 0.")
     ] = False,
-    quantize_activations: Annotated[
-        bool,
-        typer.Option(
-            "--quantize-activations", help="With --quantize, round what weights are multiplied with to int8."
-        ),
-    ] = False,
+    quantize_activations: QuantizeActivationsOption = False,
     keep_weights: Annotated[
         list[str] | None,
         typer.Option(

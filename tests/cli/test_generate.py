@@ -101,6 +101,16 @@ def test_weights_are_quantised_on_request(artifact):
     assert invoke(*options, "--quantize", "int8", "--quantize-activations").stdout == expected + "\n"
     told = invoke(*options, "--quantize-activations")
     assert told.exit_code == 2 and "refines --quantize" in told.stderr
+    sized = ("--quantize", "int8", "--quantize-activations", "--group-size", 16)
+    how = mansard.quantize("int8", activations="int8", group_size=16)
+    with mansard.load_lm(artifact, devices="cpu", context=48, quantize=how) as lm:
+        expected, weights = lm.text("The quick", 8), lm.memory().to_json()
+    result = json_of(*options, *sized)
+    assert result["text"] == expected and result["memory"] == weights
+    told = invoke(*options, "--group-size", 16)
+    assert told.exit_code == 2 and "--group-size refines --quantize" in told.stderr
+    told = invoke(*options, "--quantize", "int8", "--group-size", 7)
+    assert told.exit_code == 1 and "7" in told.stderr
     told = invoke(*options, "--quantize", "stored")
     assert told.exit_code == 1 and "takes activations='int8'" in told.stderr
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,6 +16,20 @@ from mansard.cli.sources import Keywords
 if TYPE_CHECKING:
     from mansard.passes.products.quantisation import Quantisation
 
+GroupSizeOption = Annotated[
+    int | None,
+    typer.Option(
+        "--group-size",
+        metavar="N",
+        help="With --quantize, weights of a row with one scale; 0: all. 32 for int4, 0 for int8.",
+    ),
+]
+QuantizeActivationsOption = Annotated[
+    bool,
+    typer.Option(
+        "--quantize-activations", help="With --quantize, round what weights are multiplied with to int8."
+    ),
+]
 FRONTEND = ("model", "example_inputs", "dynamic_shapes", "dims", "input_names", "frontend_options", "cache")
 """Keywords of `mansard.compile` that say how a model is imported."""
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mansard.cli.compilation.quantisation import GroupSizeOption, QuantizeActivationsOption
 from mansard.cli.language.options import (
     CacheTypeOption,
     ChunkOption,
     ContextOption,
     ModelArgument,
-    QuantizeActivationsOption,
     QuantizeOption,
     opened,
     quantisation,
@@ -55,6 +55,7 @@ def bench_llm(
     chunk: ChunkOption = None,
     quantize: QuantizeOption = None,
     quantize_activations: QuantizeActivationsOption = False,
+    group_size: GroupSizeOption = None,
     cache_dtype: CacheTypeOption = None,
     trusted_key: TrustedKeysOption = None,
     as_json: JsonOption = False,
@@ -63,7 +64,7 @@ def bench_llm(
     from mansard.language.benchmark import measure
     from mansard.language.loading import is_checkpoint
 
-    weights = quantisation(quantize, quantize_activations)
+    weights = quantisation(quantize, quantize_activations, group_size)
     lengths = numbers("--prompts", prompts)
     wanted = numbers("--concurrency", concurrency) if concurrency else None
     if is_checkpoint(model):

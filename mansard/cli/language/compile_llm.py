@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from mansard.cli.compilation.quantisation import GroupSizeOption, QuantizeActivationsOption
 from mansard.cli.language.options import (
     CachePositionsOption,
     CacheTypeOption,
@@ -15,7 +16,6 @@ from mansard.cli.language.options import (
     ContextOption,
     MemoryOption,
     MethodDeviceOption,
-    QuantizeActivationsOption,
     QuantizeOption,
     TokenizerOption,
     opened,
@@ -43,6 +43,7 @@ def compile_llm(
     cache_dtype: CacheTypeOption = None,
     quantize: QuantizeOption = None,
     quantize_activations: QuantizeActivationsOption = False,
+    group_size: GroupSizeOption = None,
     proposals: Annotated[
         int | None,
         typer.Option(
@@ -76,7 +77,7 @@ def compile_llm(
             sequences=sequences,
             cache_positions=cache_positions,
             chunk=chunk,
-            quantize=quantisation(quantize, quantize_activations),
+            quantize=quantisation(quantize, quantize_activations, group_size),
             draft=None if proposals is None else "ngram",
             proposals=proposals,
             logprobs=logprobs,

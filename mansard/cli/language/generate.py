@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mansard.cli.compilation.quantisation import GroupSizeOption, QuantizeActivationsOption
 from mansard.cli.language.options import (
     CacheTypeOption,
     ContextOption,
@@ -16,7 +17,6 @@ from mansard.cli.language.options import (
     MinPOption,
     ModelArgument,
     PenaltyOption,
-    QuantizeActivationsOption,
     QuantizeOption,
     SeedOption,
     StopOption,
@@ -55,6 +55,7 @@ def generate(
     cache_dtype: CacheTypeOption = None,
     quantize: QuantizeOption = None,
     quantize_activations: QuantizeActivationsOption = False,
+    group_size: GroupSizeOption = None,
     memory: MemoryOption = None,
     method_device: MethodDeviceOption = None,
     tokenizer: TokenizerOption = None,
@@ -75,7 +76,7 @@ def generate(
             device,
             context,
             cache_dtype,
-            quantize=quantisation(quantize, quantize_activations),
+            quantize=quantisation(quantize, quantize_activations, group_size),
             draft=draft,
             draft_devices=draft_device,
             memory=memory,
@@ -135,6 +136,7 @@ def chat(
     cache_dtype: CacheTypeOption = None,
     quantize: QuantizeOption = None,
     quantize_activations: QuantizeActivationsOption = False,
+    group_size: GroupSizeOption = None,
     memory: MemoryOption = None,
     method_device: MethodDeviceOption = None,
     tokenizer: TokenizerOption = None,
@@ -151,7 +153,7 @@ def chat(
             device,
             context,
             cache_dtype,
-            quantize=quantisation(quantize, quantize_activations),
+            quantize=quantisation(quantize, quantize_activations, group_size),
             draft=draft,
             draft_devices=draft_device,
             memory=memory,

@@ -77,12 +77,6 @@ QuantizeOption = Annotated[
         help="Store the weights of products as int8, int4 or float12; stored: as the file has them.",
     ),
 ]
-QuantizeActivationsOption = Annotated[
-    bool,
-    typer.Option(
-        "--quantize-activations", help="With --quantize, round what weights are multiplied with to int8."
-    ),
-]
 TokenizerOption = Annotated[
     Path | None, typer.Option("--tokenizer", metavar="PATH", help="A folder or file with a tokenizer.")
 ]
@@ -144,15 +138,16 @@ def opened(
         yield lm
 
 
-def quantisation(quantize: str | None, activations: bool) -> Any:
-    """``--quantize`` as `load_lm` takes it."""
-    if not activations:
+def quantisation(quantize: str | None, activations: bool, group_size: int | None) -> Any:
+    """``--quantize`` with what refines it, as `load_lm` takes it."""
+    if not activations and group_size is None:
         return quantize
     if quantize is None:
-        raise typer.BadParameter("--quantize-activations refines --quantize")
+        option = "--quantize-activations" if activations else "--group-size"
+        raise typer.BadParameter(f"{option} refines --quantize")
     from mansard.quantisation import quantize as refined
 
-    return refined(quantize, activations="int8")
+    return refined(quantize, activations="int8" if activations else None, group_size=group_size)
 
 
 def _check_tokenizer(model: Path, tokenizer: Tokenizer | None) -> None:

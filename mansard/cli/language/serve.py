@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
+from mansard.cli.compilation.quantisation import GroupSizeOption, QuantizeActivationsOption
 from mansard.cli.language.options import (
     CachePositionsOption,
     CacheTypeOption,
     ChunkOption,
     ContextOption,
     ModelArgument,
-    QuantizeActivationsOption,
     QuantizeOption,
     SequencesOption,
     TokenizerOption,
@@ -38,6 +38,7 @@ def serve(
     chunk: ChunkOption = None,
     quantize: QuantizeOption = None,
     quantize_activations: QuantizeActivationsOption = False,
+    group_size: GroupSizeOption = None,
     cache_dtype: CacheTypeOption = None,
     tokenizer: TokenizerOption = None,
     trusted_key: TrustedKeysOption = None,
@@ -88,7 +89,7 @@ def serve(
         max_waiting=max_waiting,
         drain_seconds=drain_seconds,
     )
-    weights = quantisation(quantize, quantize_activations)
+    weights = quantisation(quantize, quantize_activations, group_size)
     if is_checkpoint(model):
         sequences = _SEQUENCES if sequences is None else sequences
         logprobs = True if logprobs is None else logprobs
