@@ -6,7 +6,6 @@ import functools
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,22 +30,16 @@ from mansard.language.speculation.opening import open_speculation, window_length
 from mansard.language.speculation.speculation import Target
 from mansard.language.speculation.stats import SpeculationStats
 from mansard.language.speculation.trace import CallTrace
-from mansard.language.step_pace import Flight, StepPace
+from mansard.language.step_pace import StepPace
 from mansard.language.stop_texts import checked_stop
 from mansard.language.text_request import TextRequest
+from mansard.language.text_steps import TextSteps, Tokens
 from mansard.language.tokenizer import Tokenizer
 from mansard.language.tokenizer.saved import ASSET, tokenizer_from_bytes, tokenizer_to_bytes
 from mansard.runtime.calls.limits import checked_int
 from mansard.runtime.calls.pending_call import PendingCall
 from mansard.runtime.memory.ledger import MemoryLedger
 from mansard.runtime.session import Session
-
-Tokens = npt.NDArray[np.generic]
-
-_IN_FLIGHT = 2
-"""Submissions of decode steps at a time: preparing a call takes the host a millisecond, in which devices
-would wait (int8, two cores of Zen 4: 22 ms a token instead of 23.3). A third one would wait for the host: a
-device orders what it has been given, which is two submissions (`DEPTH_NS` in src/vulkan/bridge.c)."""
 
 
 @dataclass
@@ -328,18 +321,25 @@ class LanguageModel:
             settings = sampling.rows(sequence)
             if speculation is not None:
                 stats.speculation = speculation.begin(ids, settings, window, self.trace)
-            chosen = self._read(ids, sampling, settings, stats)
-        stats.first_token = time.perf_counter() - began
-        texts = TokenTexts(self.tokenizer, ids, stop)
+            prompt = self._read(ids, sampling, settings, stats)
         count = min(count, self.description.context - len(ids) + 1)
-        single = functools.partial(self._steps, sequence, settings)
+        steps: Generator[Tokens, None, None]
         if speculation is None:
-            steps = single(len(ids), count - 1)
+            following = self._steps(sequence, settings, len(ids), count - 1)
+            chosen = self._first(sequence, ids, prompt, following)
+            steps = following.tokens()
         else:
+            chosen = self._first(sequence, ids, prompt)
             verify = functools.partial(self._verify, sequence, settings)
+
+            def single(position: int, count: int) -> Generator[Tokens, None, None]:
+                return self._steps(sequence, settings, position, count).tokens()
+
             target = Target(verify, single, functools.partial(self._settle, sequence))
             ends = self.description.end_tokens if stop_at_end else ()
             steps = speculation.steps(target, [*ids, chosen], count - 1, ends)
+        stats.first_token = time.perf_counter() - began
+        texts = TokenTexts(self.tokenizer, ids, stop)
         try:
             while True:
                 stats.generated += 1
@@ -359,38 +359,12 @@ class LanguageModel:
     def _pace(self) -> StepPace:
         return StepPace(takes_sequences(self._decode))
 
-    def _steps(
-        self, sequence: int, settings: Settings, position: int, count: int
-    ) -> Generator[Tokens, None, None]:
-        """Decode steps from a position on, at most ``count``, as far as the context reaches. They are
-        submitted before the tokens of those before them are read, several together (`StepPace`)."""
+    def _steps(self, sequence: int, settings: Settings, position: int, count: int) -> TextSteps:
+        """Decode steps from a position on, at most ``count``, as far as the context reaches."""
         session = (self._decode if restricts(settings) else self._unrestricted).bind()
-        end = min(position + count, self.description.context)
-        flights: deque[Flight[PendingCall]] = deque()
-        try:
-            together = 0
-            while flights or position < end:
-                while position < end and sum(not flight.begun for flight in flights) < _IN_FLIGHT:
-                    together = 1 if self.trace is not None else self._pace.count(together)
-                    following = range(position, min(position + together, end))
-                    inputs = [{"positions": np.array([each])} for each in following]
-                    position = following.stop
-                    calls = self._submit(session, sequence, settings, inputs, position)
-                    flights.append(Flight(calls, behind=bool(flights)))
-                flight = flights[0]
-                begun, call = flight.begun, flight.steps.popleft()
-                if not flight.steps:
-                    flights.popleft()
-                tokens = call.result()[0]
-                if not begun:
-                    self._pace.read(flight)
-                if self.trace is not None:
-                    self.trace.add(call, "decode")
-                yield tokens
-        finally:
-            for flight in flights:
-                for call in flight.steps:
-                    call.cancel()
+        submit = functools.partial(self._submit, session, sequence, settings)
+        positions = range(position, min(position + count, self.description.context))
+        return TextSteps(submit, positions, self._pace, self.trace)
 
     def _verify(self, sequence: int, settings: Settings, window: Sequence[int], position: int) -> PendingCall:
         """Submit proposals behind the token at a position. Where the sequence then stands, the call tells."""
@@ -421,22 +395,44 @@ class LanguageModel:
         if self._sequence == sequence:
             self._stands = position
 
-    def _read(self, ids: list[int], sampling: Sampling, settings: Settings, stats: GenerationStats) -> int:
-        """Bring the prompt into the cache; the first token after it."""
+    def _first(
+        self, sequence: int, ids: list[int], prompt: PendingCall, following: TextSteps | None = None
+    ) -> int:
+        """The token behind the prompt; the first steps after it are submitted before it is known."""
+        try:
+            if following is not None:
+                following.begin(others=1)
+            chosen = int(prompt.result()[0][0])
+        except BaseException:
+            if following is not None:
+                following.cancel()
+            prompt.cancel()
+            raise
+        with self._lock:
+            if self._sequence == sequence:
+                self._cached = list(ids)
+        return chosen
+
+    def _read(
+        self, ids: list[int], sampling: Sampling, settings: Settings, stats: GenerationStats
+    ) -> PendingCall:
+        """Bring the prompt into the cache; the call that reads its last piece, and gives the first token
+        after it."""
         start = 0 if sampling.repetition_penalty != 1.0 else self._common_prefix(ids)
         stats.reused = start
         self._cached = self._cached[:start]
-        chosen = 0
-        while start < len(ids):
+        session = self._prefill.bind()
+        while True:
             part = ids[start : start + self.description.chunk]
-            inputs = self._inputs(part, start)
+            inputs = self._inputs(part, start) | {"settings": settings[0], "draws": settings[1]}
             inputs["tokens"], inputs["last"] = prompt_piece(part, self._prefill.inputs)
-            token = self._prefill(settings=settings[0], draws=settings[1], **inputs)
-            chosen = int(token[0])
-            self._cached += part
+            call = session.begin(session.signature.prepare((), inputs))
             start += len(part)
             self._stands = start
-        return chosen
+            if start == len(ids):
+                return call
+            call.result()
+            self._cached += part
 
     def _common_prefix(self, ids: list[int]) -> int:
         """Tokens of the prompt that the cache holds; the last one is computed again, for its logits. None of

@@ -17,6 +17,7 @@ import mansard
 from mansard.artifact.container import Container
 from mansard.artifact.signing import generate_key, sign_artifact
 from mansard.language import load_lm, step_pace
+from mansard.runtime.calls.pending_call import PendingCall
 
 PROMPT = np.random.default_rng(3).integers(0, 97, 21).tolist()
 DEVICES = ["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)]
@@ -282,6 +283,47 @@ def test_a_second_generation_ends_the_first(on_cpu):
     list(on_cpu.generate(PROMPT[:5], 2))
     with pytest.raises(mansard.InputError, match="another text was begun"):
         list(first)
+
+
+def test_steps_are_submitted_before_the_token_behind_the_prompt_is_read(on_cpu, monkeypatch):
+    expected = ids(on_cpu.generate(PROMPT, 4))
+    events: list[str] = []
+    submit, result = on_cpu._submit, PendingCall.result
+
+    def submitted(*args):
+        events.append("submitted")
+        return submit(*args)
+
+    def read(call, *args, **options):
+        events.append("read")
+        return result(call, *args, **options)
+
+    monkeypatch.setattr(on_cpu, "_submit", submitted)
+    monkeypatch.setattr(PendingCall, "result", read)
+    text = on_cpu.generate([*PROMPT], 4)
+    assert next(text).id == expected[0]
+    assert events.index("read") > events.index("submitted") and events.count("read") == 1
+    assert [token.id for token in text] == expected[1:]
+    events.clear()
+    next(on_cpu.generate(PROMPT, 1))
+    assert events == ["read"]  # one token needs no step
+
+
+def test_a_prompt_that_fails_leaves_no_step_behind(on_cpu, monkeypatch):
+    expected, result = ids(on_cpu.generate(PROMPT, 4)), PendingCall.result
+    calls: list[PendingCall] = []
+
+    def failing(call, *args, **options):
+        calls.append(call)
+        result(call, *args, **options)
+        raise mansard.DeviceError("the device failed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PendingCall, "result", failing)
+        with pytest.raises(mansard.DeviceError, match="the device failed"):
+            next(on_cpu.generate([1, 2, 3], 4))
+    assert len(calls) == 1 and on_cpu._cached != [1, 2, 3]
+    assert ids(on_cpu.generate(PROMPT, 4)) == expected
 
 
 @pytest.mark.parametrize(
