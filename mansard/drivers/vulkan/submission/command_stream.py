@@ -78,7 +78,7 @@ class CommandStream:
     _open: int = -1  # where the last barrier is in the words
 
     def __post_init__(self) -> None:
-        self.words += [BARRIER | 4 << 8, _HOST, vk.VK_ACCESS_2_HOST_WRITE_BIT, 0, 0]
+        self.words += _barrier(_HOST, vk.VK_ACCESS_2_HOST_WRITE_BIT)
 
     def begin(self, label: str, kinds: int) -> None:
         """A command of some kinds of work starts: what is written until `end` belongs to it."""
@@ -153,32 +153,35 @@ class CommandStream:
         self._close()
         self._open = len(self.words)
         kinds, self._kinds = self._kinds, 0
-        self.words += (BARRIER | 4 << 8, _STAGES[kinds], _WRITES[kinds], 0, 0)
+        self.words += _barrier(_STAGES[kinds], _WRITES[kinds])
 
     def finish(self) -> list[int]:
         """All words; nothing may be added afterwards."""
         self._close()
         kinds = self._all
         if not kinds:
-            return self.words[5:]
-        if self._open >= 0 and len(self.words) == self._open + 5:
+            return self.words[_BARRIER_WORDS:]
+        if self._open >= 0 and len(self.words) == self._open + _BARRIER_WORDS:
             del self.words[self._open :]  # nothing comes after the last barrier
-        self.words[3:5] = _STAGES[kinds], _ACCESSES[kinds]
-        self.words += (
-            BARRIER | 4 << 8,
-            _STAGES[kinds],
-            _WRITES[kinds],
-            _HOST,
-            _HOST_ACCESSES,
-        )
+        self._complete(0, kinds)
+        self.words += _barrier(_STAGES[kinds], _WRITES[kinds], _HOST, _HOST_ACCESSES)
         return self.words
 
     def _close(self) -> None:
         """The work after the last barrier is known now."""
         self._all |= self._kinds
         if self._open >= 0 and self._kinds:
-            self.words[self._open + 3] = _STAGES[self._kinds]
-            self.words[self._open + 4] = _ACCESSES[self._kinds]
+            self._complete(self._open, self._kinds)
+
+    def _complete(self, barrier: int, kinds: int) -> None:
+        """The kinds of work behind a barrier are known."""
+        self.words[barrier + _BARRIER_WORDS - 2 : barrier + _BARRIER_WORDS] = _STAGES[kinds], _ACCESSES[kinds]
+
+
+def _barrier(stages: int, writes: int, following: int = 0, accesses: int = 0) -> tuple[int, ...]:
+    """The words of a barrier: the stages and writes before it, and the stages and accesses behind it, which
+    may follow (`CommandStream._complete`)."""
+    return BARRIER | (_BARRIER_WORDS - 1) << 8, stages, writes, following, accesses
 
 
 def calls_of(commands: vk.DeviceCommands) -> CallsStruct:
