@@ -27,13 +27,13 @@ from mansard.language.generation import Sampling, Settings, Token, TokenTexts, r
 from mansard.language.methods import takes_sequences, unrestricted
 from mansard.language.prompts import prompt_piece
 from mansard.language.speculation.opening import open_speculation, window_length
-from mansard.language.speculation.speculation import Target
+from mansard.language.speculation.speculation import Steps, Target
 from mansard.language.speculation.stats import SpeculationStats
 from mansard.language.speculation.trace import CallTrace
 from mansard.language.step_pace import StepPace
 from mansard.language.stop_texts import checked_stop
 from mansard.language.text_request import TextRequest
-from mansard.language.text_steps import TextSteps, Tokens
+from mansard.language.text_steps import TextSteps
 from mansard.language.tokenizer import Tokenizer
 from mansard.language.tokenizer.saved import ASSET, tokenizer_from_bytes, tokenizer_to_bytes
 from mansard.runtime.calls.limits import checked_int
@@ -323,24 +323,20 @@ class LanguageModel:
                 stats.speculation = speculation.begin(ids, settings, window, self.trace)
             prompt = self._read(ids, sampling, settings, stats)
         count = min(count, self.description.context - len(ids) + 1)
-        steps: Generator[Tokens, None, None]
+        single = functools.partial(self._steps, sequence, settings)
+        steps: Steps
         if speculation is None:
-            following = self._steps(sequence, settings, len(ids), count - 1)
+            steps = following = single(len(ids), count - 1)
             chosen = self._first(sequence, ids, prompt, following)
-            steps = following.tokens()
         else:
             chosen = self._first(sequence, ids, prompt)
             verify = functools.partial(self._verify, sequence, settings)
-
-            def single(position: int, count: int) -> Generator[Tokens, None, None]:
-                return self._steps(sequence, settings, position, count).tokens()
-
             target = Target(verify, single, functools.partial(self._settle, sequence))
             ends = self.description.end_tokens if stop_at_end else ()
             steps = speculation.steps(target, [*ids, chosen], count - 1, ends)
         stats.first_token = time.perf_counter() - began
-        texts = TokenTexts(self.tokenizer, ids, stop)
         try:
+            texts = TokenTexts(self.tokenizer, ids, stop)
             while True:
                 stats.generated += 1
                 stats.total = time.perf_counter() - began
@@ -405,7 +401,7 @@ class LanguageModel:
             chosen = int(prompt.result()[0][0])
         except BaseException:
             if following is not None:
-                following.cancel()
+                following.close()
             prompt.cancel()
             raise
         with self._lock:

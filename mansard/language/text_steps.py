@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -45,25 +45,30 @@ class TextSteps:
             calls = self._submit(inputs, following.stop)
             self._flights.append(Flight(calls, behind=bool(self._flights)))
 
-    def tokens(self) -> Generator[Tokens, None, None]:
-        """The tokens of each step."""
-        try:
-            while self._flights or self._positions:
-                self.begin()
-                flight = self._flights[0]
-                begun, call = flight.begun, flight.steps.popleft()
-                if not flight.steps:
-                    self._flights.popleft()
-                tokens = call.result()[0]
-                if not begun:
-                    self._pace.read(flight)
-                if self._trace is not None:
-                    self._trace.add(call, "decode")
-                yield tokens
-        finally:
-            self.cancel()
+    def __iter__(self) -> TextSteps:
+        return self
 
-    def cancel(self) -> None:
+    def __next__(self) -> Tokens:
+        """The tokens of the next step."""
+        if not self._flights and not self._positions:
+            raise StopIteration
+        try:
+            self.begin()
+            flight = self._flights[0]
+            begun, call = flight.begun, flight.steps.popleft()
+            if not flight.steps:
+                self._flights.popleft()
+            tokens = call.result()[0]
+        except BaseException:
+            self.close()
+            raise
+        if not begun:
+            self._pace.read(flight)
+        if self._trace is not None:
+            self._trace.add(call, "decode")
+        return tokens
+
+    def close(self) -> None:
         """Do without the results of the steps that are in flight, and without further ones."""
         self._positions = range(0)
         while self._flights:

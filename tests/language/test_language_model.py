@@ -309,6 +309,25 @@ def test_steps_are_submitted_before_the_token_behind_the_prompt_is_read(on_cpu, 
     assert events == ["read"]  # one token needs no step
 
 
+def test_a_text_that_is_left_behind_its_first_token_leaves_no_step(on_cpu, monkeypatch):
+    expected, submit = ids(on_cpu.generate(PROMPT, 3)), on_cpu._submit
+    calls: list[PendingCall] = []
+
+    def submitted(*args):
+        calls.extend(submit(*args))
+        return list(calls)
+
+    monkeypatch.setattr(on_cpu, "_submit", submitted)
+    text = on_cpu.generate(PROMPT, 10)
+    next(text)
+    text.close()
+    assert len(calls) == 1
+    with pytest.raises(mansard.CallCancelledError):
+        calls[0].result()
+    monkeypatch.undo()
+    assert ids(on_cpu.generate(PROMPT, 3)) == expected
+
+
 def test_a_prompt_that_fails_leaves_no_step_behind(on_cpu, monkeypatch):
     expected, result = ids(on_cpu.generate(PROMPT, 4)), PendingCall.result
     calls: list[PendingCall] = []

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 import time
 import warnings
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -32,13 +32,22 @@ AWAY = 0.1
 """The share of a step's time that the caller may take for the step to be measured."""
 
 
+class Steps(Protocol):
+    """The tokens of one step after another. Closed, it does without those that were submitted ahead."""
+
+    def __iter__(self) -> Iterator[Step]: ...
+    def __next__(self) -> Step: ...
+    def close(self) -> None:
+        """Do without what was submitted."""
+
+
 @dataclass(frozen=True)
 class Target:
     """The large model in one text."""
 
     verify: Callable[[Sequence[int], int], PendingCall]
     """Submits a window whose first token stands at a position."""
-    single: Callable[[int, int], Generator[Step, None, None]]
+    single: Callable[[int, int], Steps]
     """Decode steps of tokens from a position on, so many."""
     settled: Callable[[int], None]
     """Called when the cache has the tokens before a position, and no call is in flight."""
