@@ -9,7 +9,7 @@ from mansard.language.caches.caches import Caches
 from mansard.language.caches.slot import Slot
 from mansard.language.generation import Settings
 from mansard.language.methods import IDLE, Chosen, Methods, PendingStep, Table
-from mansard.language.step_pace import Flight, StepPace
+from mansard.language.step_pace import Flight, StepPace, drop
 from mansard.language.text_request import TextRequest
 
 Result = tuple[Slot, TextRequest, Chosen]
@@ -80,20 +80,10 @@ class DecodeSteps:
 
     def drop(self) -> None:
         """Do without the results of steps that were submitted."""
-        while self._flights:
-            for step in self._flights.popleft().steps:
-                step.cancel()
+        drop(self._flights)
 
     def _read(self) -> list[Result]:
-        flight = self._flights[0]
-        begun, step = flight.begun, flight.steps.popleft()
-        try:
-            chosen = step.result()
-        finally:
-            if not flight.steps:
-                self._flights.popleft()
-        if not begun:
-            self.pace.read(flight)
+        flight, chosen = self.pace.next_result(self._flights)
         return self._results(flight.parts, chosen)
 
     def _submitted(self, offset: int, left: int) -> _Flight:

@@ -5,9 +5,21 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
-Step = TypeVar("Step")
+
+class Pending(Protocol):
+    """A step that was submitted."""
+
+    def result(self) -> Any:
+        """Wait for what it computes."""
+
+    def cancel(self) -> None:
+        """Do without that."""
+
+
+Step = TypeVar("Step", bound=Pending)
+SomeFlight = TypeVar("SomeFlight", bound="Flight[Any]")
 
 MAX_TOGETHER = 4
 """The most steps of one submission. Between two submissions an H200 with driver 580 idles for 18 us, between
@@ -44,6 +56,27 @@ class StepPace:
         if flight.behind:
             self._step_s = (now - self._ended) / flight.count
         self._ended = now
+
+    def next_result(self, flights: deque[SomeFlight]) -> tuple[SomeFlight, Any]:
+        """Wait for the first step whose result is not read: its flight, and the result. Raises what that
+        raises."""
+        flight = flights[0]
+        begun, step = flight.begun, flight.steps.popleft()
+        try:
+            result = step.result()
+        finally:
+            if not flight.steps:
+                flights.popleft()
+        if not begun:
+            self.read(flight)
+        return flight, result
+
+
+def drop(flights: deque[SomeFlight]) -> None:
+    """Do without the results of steps that were submitted."""
+    while flights:
+        for step in flights.popleft().steps:
+            step.cancel()
 
 
 class Flight(Generic[Step]):

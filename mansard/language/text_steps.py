@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mansard.language.speculation.trace import CallTrace
-from mansard.language.step_pace import Flight, StepPace
+from mansard.language.step_pace import Flight, StepPace, drop
 from mansard.runtime.calls.pending_call import PendingCall
 
 Tokens = npt.NDArray[np.generic]
@@ -54,23 +54,17 @@ class TextSteps:
             raise StopIteration
         try:
             self.begin()
-            flight = self._flights[0]
-            begun, call = flight.begun, flight.steps.popleft()
-            if not flight.steps:
-                self._flights.popleft()
-            tokens = call.result()[0]
+            call = self._flights[0].steps[0]
+            _, outputs = self._pace.next_result(self._flights)
         except BaseException:
             self.close()
             raise
-        if not begun:
-            self._pace.read(flight)
         if self._trace is not None:
             self._trace.add(call, "decode")
+        tokens: Tokens = outputs[0]
         return tokens
 
     def close(self) -> None:
         """Do without the results of the steps that are in flight, and without further ones."""
         self._positions = range(0)
-        while self._flights:
-            for call in self._flights.popleft().steps:
-                call.cancel()
+        drop(self._flights)

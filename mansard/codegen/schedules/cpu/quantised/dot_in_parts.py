@@ -35,6 +35,7 @@ from mansard.codegen.schedules.cpu.quantised.dot import BATCH, Rows, RowTile, de
 from mansard.codegen.schedules.cpu.quantised.multiplication import (
     HALF_CODE,
     LINE,
+    PREFETCH_BYTES,
     SHORT_STEPS,
     dots_of_unsigned_bytes,
     step_of,
@@ -223,7 +224,7 @@ class _PartsOfRows(Rows, abc.ABC):
 class _Bytes(_PartsOfRows):
     # Rows are read faster than panels: 2 KiB are gone before memory has answered. The head of Qwen3-0.6B
     # took 0.88 to 0.94 of the time with 8 KiB ahead, 0.94 with 4, 0.88 with 16 (Zen 5, in turn).
-    behind = 6144
+    behind = 8192 - PREFETCH_BYTES
     parts, dtype, summed, moved_by = 2, I8, I32, HALF_CODE
 
     def __init__(self, frame: Frame, root: Root, product: DequantisedProduct, tile: RowTile) -> None:
