@@ -167,6 +167,20 @@ class Evaluator(Positions):
         """A whole vector of a value that is held, as words."""
         return self.b.words(self._held_vector(self.held[value], self.linear(address)[0]))
 
+    def _held_element(self, memory: SharedMemory, element: KValue) -> KValue:
+        """One element, at a place that is computed: chosen out of its vector by halves."""
+        b = self.b
+        if memory.lanes == 1:
+            return self._widen(b.load(memory, element))
+        vector = self._held_vector(memory, element)
+        lanes = [b.extract(vector, lane) for lane in range(memory.lanes)]
+        while len(lanes) > 1:
+            half = len(lanes) // 2
+            place = b.binary("and", element, b.idx(half))
+            upper = b.compare("ne", place, b.idx(0))
+            lanes = [b.select(upper, y, x) for x, y in zip(lanes[:half], lanes[half:], strict=True)]
+        return self._widen(lanes[0])
+
     def hold(self, value: Value, element: KValue, vector: KValue) -> None:
         """Store a whole vector of a value that is held, as it is in memory, from an element on."""
         self.b.store(self.held[value], self._place_of_vector(self.held[value], element), vector)
@@ -426,6 +440,8 @@ class Evaluator(Positions):
             if known is not None:
                 return known
         inside, computed, step = self._gather_place(op, node, index, done)
+        if buffer in self.held:
+            return self._held_element(self.held[buffer], b.add(computed, self.lanes_of(inside)))
         memory = b.bindings[self.binding_of[buffer]]
         if buffer.type.dtype.bits < 8:
             return self._packed(memory, inside, buffer.type.dtype, computed, step)

@@ -37,7 +37,7 @@ from mansard.ir.graph import Graph, fresh_name
 from mansard.ir.interpreter.graph import load
 from mansard.ir.interpreter.scalar import Array
 from mansard.ir.ops import Generic, Op, Reshape
-from mansard.ir.scalar import Arg, Gather, Index, walk
+from mansard.ir.scalar import Arg, Index, walk
 from mansard.ir.types import Constant, IndexMap, Linear, TensorType, Value
 from mansard.passes.canonical.copies import read_through_copies
 from mansard.passes.canonical.dce import eliminate_dead
@@ -142,11 +142,12 @@ class _Merger:
         value, index_map = op.inputs[operand], op.maps[operand]
         if value not in self.graph.constants or value in self.live or self.users.get(value) != [op]:
             return False
-        if self.graph.constants[value].key in self.kept:
-            return False
-        if op.inputs.count(value) > 1 or index_map is None or index_map.fill is not None:
+        if self.graph.constants[value].key in self.kept or index_map is None or index_map.fill is not None:
             return False
         axis = _axis(index_map, op.rank - 1)
+        others = [m for v, m in zip(op.inputs, op.maps, strict=True) if v is value]
+        if any(m is None or m.fill is not None or _axis(m, op.rank - 1) != axis for m in others):
+            return False
         return axis is not None and value.type.shape[axis] == op.extents[op.rank - 1]
 
     def _chain(self, product: Generic) -> _Chain:
@@ -184,13 +185,13 @@ class _Merger:
             return False
         if kept != [e for d, e in enumerate(b.extents) if d != column]:
             return False
-        if any(isinstance(n, Gather) or (isinstance(n, Index) and n.dim == column) for n in walk(a.body)):
+        if any(isinstance(n, Index) and n.dim == column for n in walk(a.body)):
             return False
         for i, (x, y, index_map) in enumerate(zip(a.inputs, b.inputs, a.maps, strict=True)):
             before = first.ops[level - 1].output, other.ops[level - 1].output
             if (x, y) == before:
                 continue
-            if x is y and index_map is not None and not _depends_on(index_map, column):
+            if x is y and (index_map is None or not _depends_on(index_map, column)):
                 known = x not in self.place or self.place[x] < self.place[first.ops[0].output]
                 if known:
                     continue
@@ -209,12 +210,16 @@ class _Merger:
         ops: list[Op] = []
         last: Value | None = None
         for level, op in enumerate(chains[0].ops):
-            inputs = []
+            inputs: list[Value] = []
+            joined: dict[Value, Value] = {}
             for i, value in enumerate(op.inputs):
                 if last is not None and value is chains[0].ops[level - 1].output:
                     inputs.append(last)
+                elif value in joined:
+                    inputs.append(joined[value])
                 elif value in self.constants and all(self._is_mergeable(c.ops[level], i) for c in chains):
-                    inputs.append(self._constant([c.ops[level] for c in chains], i))
+                    joined[value] = self._constant([c.ops[level] for c in chains], i)
+                    inputs.append(joined[value])
                 else:
                     inputs.append(value)
             column = op.rank - 1

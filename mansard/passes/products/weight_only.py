@@ -10,9 +10,9 @@ After, in groups of 32 (`mansard.ir.quantised_weight`)::
                    (f32(%w.codes[d1, 32*d2 + d3]) * f32(%w.scales[d1, d2]))   %w.codes: 64x128xi4, %w.scales:
                    64x4xbf16
 
-With ``float12`` the weight is in floats of 12 bits (`mansard.ir.float12`), and the sums are multiplied by the
-factors of its rows. Of stacks of matrices, of which indices choose some (experts), codes and scales are such
-stacks too::
+With ``float12`` the weight is in floats of 12 bits (`mansard.ir.float12`), and the sums, and what its
+exceptions add to them, are multiplied by the factors of its rows. Weights with many exceptions stay as they
+are. Of stacks of matrices, of which indices choose some (experts), codes and scales are such stacks too::
 
     %y[d0, d1] = sum(d2, d3) %x[d0, 32*d2 + d3] *
                    (f32(%w.codes{%e[d0], d1, 32*d2 + d3}) * f32(%w.scales{%e[d0], d1, d2}))
@@ -31,11 +31,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from mansard import dims
+from mansard.analysis.linear import to_scalar
 from mansard.analysis.operands import tidy
 from mansard.dtypes import DType
 from mansard.errors import CompileError
-from mansard.hal.float12 import to_float12
-from mansard.hal.small_integers import native_floats
 from mansard.ir import float12, quantised_weight
 from mansard.ir.dispatch import is_contraction
 from mansard.ir.float12 import Float12Weight
@@ -43,16 +42,24 @@ from mansard.ir.graph import Graph, fresh_name
 from mansard.ir.interpreter.graph import load
 from mansard.ir.ops import Generic, Op
 from mansard.ir.quantised_weight import GroupFactor, QuantisedWeight
-from mansard.ir.scalar import Apply, Arg, Cast, Const, DimValue, Gather, Index, Scalar, rewrite
+from mansard.ir.scalar import Apply, Arg, Cast, Gather, Scalar, rewrite
 from mansard.ir.types import Constant, IndexMap, Linear, TensorType, Value
 from mansard.passes.canonical.simplify import simplify_op
 from mansard.passes.products.activations import FEW_ROWS, Activations
 from mansard.passes.products.chosen_weights import Stored, at_groups, chooses_matrices
+from mansard.passes.products.float12_weights import (
+    Float12Data,
+    scaled,
+    scaled_sums,
+    takes_exceptions,
+    unpacked,
+    words_of_rows,
+)
 from mansard.passes.products.quantisation import STORED, Quantisation
 from mansard.passes.products.quantiser import CODES, Array, quantise
 from mansard.passes.products.rounded_factors import FLOATS, round_factors, rounded_product
 
-F32, I64 = DType.F32, DType.I64
+F32 = DType.F32
 FEW_ROWS_OF_FLOAT12 = 8
 """Kernels of so many rows unpack numbers as they read them (`mansard.codegen.schedules.cpu.gemv`)."""
 
@@ -97,6 +104,8 @@ class _Pass:
         if quantisation.activations:
             most = FEW_ROWS if few_rows else None
             self.activations = Activations(self.taken, quantisation.activations, most)
+        self.words: dict[Value, int] = {}
+        """Of a row of weights in floats of 12 bits."""
 
     def run(self) -> Graph:
         products = {op: p for op in self.graph.ops if (p := self._product(op)) is not None}
@@ -111,6 +120,10 @@ class _Pass:
         if self.quantisation.stacks:
             orders |= {value: False for value in self.graph.constants if self._is_stack(value)}
         orders = {value: order for value, order in orders.items() if self._follow(value, products)}
+        if self.quantisation.kind == "float12":
+            weights = [(value, self.graph.constants[value], order) for value, order in orders.items()]
+            self.words = words_of_rows(weights, [(p.weight, p.op.inputs[p.x]) for p in products.values()])
+            orders = {value: orders[value] for value in self.words}
         if not orders:
             return self.graph
         stored = {value: self._stored(value, transposed) for value, transposed in orders.items()}
@@ -181,11 +194,17 @@ class _Pass:
         *stack, rows, depth = value.type.shape[::-1] if transposed else value.type.shape
         assert isinstance(rows, int) and isinstance(depth, int)
         if how.kind == "float12":
-            numbers = _Float12Data(value, source, transposed)
+            words = self.words[value]
+            numbers = Float12Data(value, source, transposed, words)
+            exceptions = None
+            if words:
+                of_rows = (words, rows)
+                exceptions = self._constant(value, "exceptions", of_rows, DType.I32, numbers.exceptions)
             return Float12Weight(
                 self._constant(value, "high", (rows, depth), DType.U8, numbers.high),
                 self._constant(value, "low", (rows, depth), DType.U4, numbers.low),
                 self._constant(value, "factors", (rows,), F32, numbers.factors),
+                exceptions,
             )
         group = how.group(depth)
         padded = -(-depth // group) * group
@@ -242,32 +261,23 @@ class _Pass:
         assert isinstance(depth, int)
         ops, ((x, _, _),), factor = self.activations.operands(x, index_map, rank, depth, depth)
         place = IndexMap((Linear.dim(p.column), Linear.dim(rank)))
-        parts: tuple[Value, ...] = (weight.high, weight.low)
-        number = float12.value(Arg(1, DType.U8), Arg(2, DType.U4))
         rows = dims.product(e for d, e in enumerate(op.extents[:rank]) if d != p.column)
-        if dims.bounds(rows)[1] > FEW_ROWS_OF_FLOAT12:
-            parts = (self._unpacked(weight, ops),)
-            number = Cast(Arg(1, DType.BF16), F32)
+        few = dims.bounds(rows)[1] <= FEW_ROWS_OF_FLOAT12 and takes_exceptions(index_map, rank)
+        if few:
+            parts: tuple[Value, ...] = (weight.high, weight.low)
+            number: Scalar = float12.value(Arg(1, DType.U8), Arg(2, DType.U4))
+        else:
+            ops.append(unpacked(weight, self.taken))
+            parts, number = ops[-1].outputs, Cast(Arg(1, DType.BF16), F32)
         body = Apply("mul", (factor, number), F32)
         sums = Value(fresh_name(self.taken, f"{op.output.name}.sums"), replace(op.output.type, dtype=F32))
         inputs, maps = (x, *parts), (index_map, *(place for _ in parts))
         ops.append(Generic(inputs, (sums,), op.extents, maps, body, "add", location=op.location))
-        whole: Scalar = Apply("mul", (Arg(0, F32), Arg(1, F32)), F32)
-        if op.output.type.dtype is not F32:
-            whole = Cast(whole, op.output.type.dtype)
-        reads = (IndexMap.identity(rank), IndexMap((Linear.dim(p.column),)))
-        inputs, extents = (sums, weight.factors), op.extents[:rank]
-        ops.append(Generic(inputs, op.outputs, extents, reads, whole, location=op.location))
-        return ops
-
-    def _unpacked(self, weight: Float12Weight, ops: list[Op]) -> Value:
-        """The numbers of a weight as bf16."""
-        body = Cast(float12.value(Arg(0, DType.U8), Arg(1, DType.U4)), DType.BF16)
-        shape = weight.high.type.shape
-        out = Value(fresh_name(self.taken, f"{weight.high.name}.bf16"), TensorType(shape, DType.BF16))
-        inputs, identity = (weight.high, weight.low), IndexMap.identity(2)
-        ops.append(Generic(inputs, (out,), shape, (identity, identity), body))
-        return out
+        if few:
+            result = scaled_sums(sums, weight, x, index_map, p.column, op.output)
+        else:
+            result = scaled(sums, weight, p.column, op.output)
+        return [*ops, replace(result, location=op.location)]
 
 
 def _axes(op: Generic, operand: int) -> tuple[int, bool] | None:
@@ -314,7 +324,7 @@ def _lookup(op: Generic, stored: Mapping[Value, Stored], orders: Mapping[Value, 
         elif isinstance(node, Arg) and op.inputs[node.index] in stored:
             value, index_map = op.inputs[node.index], op.maps[node.index]
             assert index_map is not None
-            indices = tuple(_scalar(result) for result in index_map.results)
+            indices = tuple(to_scalar(result) for result in index_map.results)
         else:
             return node
         *row, k = indices[::-1] if orders[value] else indices
@@ -339,23 +349,6 @@ def _lookup(op: Generic, stored: Mapping[Value, Stored], orders: Mapping[Value, 
     simple = simplify_op(new)  # which group an element is in
     assert isinstance(simple, Generic)
     return simple
-
-
-def _scalar(index: Linear) -> Scalar:
-    """An affine index as an expression."""
-    total: Scalar | None = None
-    for d, c in index.terms:
-        term: Scalar = Index(d)
-        if c != 1:
-            term = Apply("mul", (term, _number(c)), I64)
-        total = term if total is None else Apply("add", (total, term), I64)
-    if total is None:
-        return _number(index.offset)
-    return total if index.offset == 0 else Apply("add", (total, _number(index.offset)), I64)
-
-
-def _number(value: object) -> Scalar:
-    return Const(value, I64) if isinstance(value, int) else DimValue(value)  # type: ignore[arg-type]
 
 
 class _Data:
@@ -401,36 +394,3 @@ class _Data:
             self.codes()
         assert self.small is not None and self.small[1] is not None
         return self.small[1]
-
-
-class _Float12Data:
-    """The stored data of one weight, computed when it is loaded. The nibbles are kept until they are loaded,
-    too, as they are computed with the bytes."""
-
-    def __init__(self, value: Value, source: Constant, transposed: bool) -> None:
-        self.value, self.source, self.transposed = value, source, transposed
-        self.next: Array | None = None
-        self.small: Array | None = None
-
-    def _numbers(self) -> tuple[Array, Array]:
-        weight = load(self.value, self.source)
-        numbers = to_float12(*native_floats(weight.T if self.transposed else weight))
-        if numbers is None:
-            message = "it has elements that are not finite"
-            raise CompileError(f"weight {self.source.key!r} cannot be stored in float12: {message}")
-        high, low, self.small = numbers
-        return high, low.view(DType.U4.numpy)
-
-    def high(self) -> Array:
-        high, self.next = self._numbers()
-        return high
-
-    def low(self) -> Array:
-        low, self.next = self.next, None
-        return low if low is not None else self._numbers()[1]
-
-    def factors(self) -> Array:
-        if self.small is None:
-            self._numbers()
-        assert self.small is not None
-        return self.small

@@ -13,11 +13,11 @@ BF16 = DType.BF16
 
 
 def product_graph(rows, columns, depth, *, x=F32, residual=False, seed=3):
-    """``x @ w.T`` of (rows, depth) and a bf16 weight, of which some are too small for 12 bits; with
+    """``x @ w.T`` of (rows, depth) and a bf16 weight, of which some are exceptions in 12 bits; with
     ``residual`` added to another input."""
     rng = np.random.default_rng(seed)
     data = rng.standard_normal((columns, depth)) * 0.05
-    data[rng.random(data.shape) < 0.02] *= 2.0**-13
+    data[rng.random(data.shape) < 2 / depth] *= 2.0**-14
     b = GraphBuilder("g")
     w = b.constant("w", Constant.of(data.astype(BF16.numpy), "w"), data.shape, BF16)
     left = b.input("x", (rows, depth), x)

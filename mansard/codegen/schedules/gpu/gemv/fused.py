@@ -210,7 +210,7 @@ def _reads_vectors(parts: Parts, forms: Sequence[Form], value: Value) -> bool:
             if any(dims.exact_div(c, LANES) is None for c in others):
                 return False
     stored = [root for root in nest.roots if not root.reduces]
-    return not any(r.value is value for root in stored for r in nest.reads(root))
+    return not any(r.value is value and r.address is not None for root in stored for r in nest.reads(root))
 
 
 class _Kernel:

@@ -127,15 +127,18 @@ class _Split:
         return codes, scales, body, source if _reduces(self._behind(source)) else None
 
     def _apart(self, ops: set[Op], values: Sequence[Value]) -> bool:
-        """Whether nothing but the products reads what these ops compute, and they only ``values`` of it."""
+        """Whether nothing but the products reads what these ops compute, and they only ``values`` of it, of
+        which maps may read elements at computed places."""
         inner = {v for op in ops if not is_view(op, self.producers) for v in op.outputs if v not in values}
         for op in self.dispatch.ops:
             if op in ops:
                 continue
             if any(v in inner for v in op.inputs):
                 return False
-            reads = any(self._base(v) in values for v in op.inputs)
-            if reads and not isinstance(op, Reshape) and op not in self.products:
+            if isinstance(op, Reshape) or op in self.products:
+                continue
+            reads = [v for v in op.inputs if self._base(v) in values]
+            if reads and not all(isinstance(op, Generic) and _gathers(op, v) for v in reads):
                 return False
         return True
 
@@ -144,6 +147,11 @@ class _Split:
 
     def _behind(self, value: Value) -> set[Op]:
         return backward_slice(value, self.producers)
+
+
+def _gathers(op: Generic, value: Value) -> bool:
+    """Whether an op reads a value at computed places alone."""
+    return all(m is None for v, m in zip(op.inputs, op.maps, strict=True) if v is value)
 
 
 def _reduces(ops: set[Op]) -> bool:

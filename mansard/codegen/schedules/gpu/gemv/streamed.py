@@ -261,7 +261,8 @@ class _Kernel:
         vectors = [quad_vector(self.nest, form) for form in forms]
         values = dict.fromkeys(x.value for x in vectors if x is not None)
         others = (root for root in self.nest.roots if not root.reduces)
-        elsewhere = {read.value for root in others for read in self.nest.reads(root)}
+        reads = [read for root in others for read in self.nest.reads(root)]
+        elsewhere = {read.value for read in reads if read.address is not None}
         return [
             value
             for value in values
