@@ -79,8 +79,8 @@ def compile(  # noqa: A001  # the name users expect, always used as mansard.comp
     ``placement`` says how dispatches are placed; ``objective`` and ``fallback`` set the fields of it that
     are used most. ``precision="bf16"`` lets products with constant weights round their operands to bfloat16
     (sums stay f32; weights take half the memory); results then differ, by 2**-9 of each operand.
-    ``quantize`` stores the weights of products as small integers with scales, ``"int8"`` or ``"int4"``, or in
-    floats of 12 bits, ``"float12"``; or as what `mansard.quantize` returns says.
+    ``quantize`` stores the weights of products as small integers with scales, ``"int8"`` or ``"int4"``, or
+    those of bf16 without loss in 12 bits, ``"float12"``; or as what `mansard.quantize` returns says.
     ``check_indices=False`` leaves out the checks that indices of embeddings, gathers and scatters are in
     range, which otherwise fail a call with IndexOutOfRangeError (docs/compiling.md).
     ``progress(stage, done, total)`` is called as stages start, ``dump(pass, text)`` with the IR after

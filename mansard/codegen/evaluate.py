@@ -13,10 +13,11 @@ from mansard.analysis.byte_rounding import ByteRounding, byte_rounding
 from mansard.analysis.linear import within
 from mansard.codegen import math
 from mansard.codegen.half_bytes import half_byte
+from mansard.codegen.held_values import HeldValues
 from mansard.codegen.index_masks import masked_within, page_split
-from mansard.codegen.kernel import Binding, KernelBuilder, KValue, SharedMemory
+from mansard.codegen.kernel import Binding, KernelBuilder, KValue
 from mansard.codegen.loop_nest import ComputedPlace, Nest, Root
-from mansard.codegen.positions import Params, Positions
+from mansard.codegen.positions import Params
 from mansard.dims import DimLike
 from mansard.dtypes import DType
 from mansard.errors import CodegenError
@@ -38,14 +39,7 @@ from mansard.ir.types import Linear, Value
 _NARROW = frozenset({DType.F16, DType.BF16, DType.F8})
 
 
-HELD_LINE = 8
-"""Vectors of values in workgroup memory of which one after each is free."""
 _BYTES = {DType.I4: DType.I8, DType.U4: DType.U8}
-
-
-def held_vectors(vectors: int) -> int:
-    """The size of workgroup memory for so many vectors of a value that an `Evaluator` holds."""
-    return vectors + vectors // HELD_LINE
 
 
 def register_dtype(dtype: DType) -> DType:
@@ -60,7 +54,7 @@ def _literal(node: Const) -> float | int | bool:
     return node.value
 
 
-class Evaluator(Positions):
+class Evaluator(HeldValues):
     """Emits reads, bodies and stores of one nest into a builder.
 
     Values already computed are reused inside the scope that computed them.
@@ -75,8 +69,6 @@ class Evaluator(Positions):
         """Whether something was provided for gathers."""
         self.inside = False
         """Set by a schedule that visits only points at which padded reads stay inside."""
-        self.held: dict[Value, SharedMemory] = {}
-        """Values in workgroup memory instead of a buffer, as vectors or as single numbers."""
         self.reduced: dict[Generic, KValue] = {}
         self.specialised: Mapping[Generic, Generic] = {}
         """Ops specialised to the current piece of a loop (`mansard.codegen.loop_partition`)."""
@@ -115,7 +107,7 @@ class Evaluator(Positions):
     def load(self, value: Value, address: Linear) -> KValue:
         """Read a buffer; a vector when the address varies along the vector loop."""
         if value in self.held:
-            return self._load_held(self.held[value], address)
+            return self._widen(self._load_held(self.held[value], address))
         memory = self.b.bindings[self.binding_of[value]]
         if value.type.dtype.bits < 8:
             return self._packed(memory, address, value.type.dtype)
@@ -152,65 +144,6 @@ class Evaluator(Positions):
             self.b.store(memory, base, data, aligned=self.aligned(address))
         else:
             self.b.store(memory, self.lanes_of(address), self.b.splat(data, self.vector[1]))
-
-    def _load_held(self, memory: SharedMemory, address: Linear) -> KValue:
-        b, (base, along) = self.b, self.linear(address)
-        if memory.lanes == 1 and (self.vector is None or along == 0):
-            return self._widen(b.load(memory, base))
-        if self.vector is None or not dims.is_one(along) or self.vector[1] != memory.lanes:
-            raise CodegenError(
-                f"dispatch {self.nest.dispatch.name}: workgroup memory is read in whole vectors"
-            )
-        return self._widen(self._held_vector(memory, base))
-
-    def held_words(self, value: Value, address: Linear) -> KValue:
-        """A whole vector of a value that is held, as words."""
-        return self.b.words(self._held_vector(self.held[value], self.linear(address)[0]))
-
-    def _held_element(self, memory: SharedMemory, element: KValue) -> KValue:
-        """One element, at a place that is computed: chosen out of its vector by halves."""
-        b = self.b
-        if memory.lanes == 1:
-            return self._widen(b.load(memory, element))
-        vector = self._held_vector(memory, element)
-        lanes = [b.extract(vector, lane) for lane in range(memory.lanes)]
-        while len(lanes) > 1:
-            half = len(lanes) // 2
-            place = b.binary("and", element, b.idx(half))
-            upper = b.compare("ne", place, b.idx(0))
-            lanes = [b.select(upper, y, x) for x, y in zip(lanes[:half], lanes[half:], strict=True)]
-        return self._widen(lanes[0])
-
-    def hold(self, value: Value, element: KValue, vector: KValue) -> None:
-        """Store a whole vector of a value that is held, as it is in memory, from an element on."""
-        self.b.store(self.held[value], self._place_of_vector(self.held[value], element), vector)
-
-    def _held_vector(self, memory: SharedMemory, base: KValue) -> KValue:
-        """The vector that begins with an element, as it is stored."""
-        return self.b.load(memory, self._place_of_vector(memory, base))
-
-    def _place_of_vector(self, memory: SharedMemory, element: KValue) -> KValue:
-        """The place of the vector that begins with an element."""
-        return self._held_place(self.b.binary("shr", element, self.b.idx(memory.lanes.bit_length() - 1)))
-
-    def _held_place(self, number: KValue) -> KValue:
-        """The place of a vector in workgroup memory: one after every `HELD_LINE` is free, so that invocations
-        that read pieces of one length side by side are in different banks."""
-        b = self.b
-        return b.add(number, b.binary("shr", number, b.idx(HELD_LINE.bit_length() - 1)))
-
-    def _store_held(self, memory: SharedMemory, address: Linear, data: KValue) -> None:
-        b, (base, along) = self.b, self.linear(address)
-        size, data = b.idx(memory.lanes), self.narrow(data, memory.dtype)
-        if self.vector is not None and dims.is_one(along) and self.vector[1] == memory.lanes:
-            b.store(memory, self._held_place(b.binary("div", base, size)), b.splat(data, memory.lanes))
-            return
-        for lane in range(self.vector[1] if self.vector is not None else 1):
-            place = b.add(base, self.dim(dims.mul(along, lane)))
-            number, at = b.binary("div", place, size), b.binary("rem", place, size)
-            b.store_lane(
-                memory, self._held_place(number), at, b.extract(data, lane) if data.type.lanes > 1 else data
-            )
 
     def _scatter(self, value: Value, address: Linear, data: KValue) -> None:
         """Write elements to the row of a state that an index tensor names, if that is in the state."""
@@ -441,7 +374,7 @@ class Evaluator(Positions):
                 return known
         inside, computed, step = self._gather_place(op, node, index, done)
         if buffer in self.held:
-            return self._held_element(self.held[buffer], b.add(computed, self.lanes_of(inside)))
+            return self._widen(self._held_element(self.held[buffer], b.add(computed, self.lanes_of(inside))))
         memory = b.bindings[self.binding_of[buffer]]
         if buffer.type.dtype.bits < 8:
             return self._packed(memory, inside, buffer.type.dtype, computed, step)

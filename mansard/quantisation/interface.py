@@ -101,11 +101,11 @@ def quantize(
     and all for int8; 0 means all. Where it does not divide the rows, a part of it does, or the last group is
     padded. Codes are ``symmetric`` around zero or have zero points. With ``activations="int8"`` what weights
     are multiplied with is rounded to 8 bits in the same groups, at each call. ``"float12"`` has none of
-    these: it stores floats of 12 bits with a power of two for each row, which are bf16 weights as they were
-    down to 2**-15 of the row's largest. ``"stored"`` is for models that have weights of small integers
-    already (GGUF files, ONNX models): they stay, and ``activations="int8"`` is for these. Weights of fewer
-    than ``min_elements``, and those whose key matches ``keep``, stay as they are. ``tables`` quantises tables
-    that are only looked up, too.
+    these: it stores bf16 weights without loss, as floats of 12 bits with a power of two for each row, and
+    the few that those are not in full (docs/compiling.md). ``"stored"`` is for models that have weights of
+    small integers already (GGUF files, ONNX models): they stay, and ``activations="int8"`` is for these.
+    Weights of fewer than ``min_elements``, and those whose key matches ``keep``, stay as they are.
+    ``tables`` quantises tables that are only looked up, too.
 
     Raises CompileError for options out of range and models without products to quantise, InputError for
     data that does not fit the model.

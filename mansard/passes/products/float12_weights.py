@@ -16,6 +16,7 @@ Many rows are multiplied with a bf16 that is made of the numbers and exceptions 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -33,7 +34,9 @@ from mansard.ir.scalar import Apply, Arg, Cast, Gather, Index, Scalar
 from mansard.ir.types import Constant, IndexMap, Linear, Value
 from mansard.passes.products.quantiser import Array
 
-F32, BF16, I32, I64 = DType.F32, DType.BF16, DType.I32, DType.I64
+F32, BF16, I32 = DType.F32, DType.BF16, DType.I32
+NAMED = 5
+"""The most weights that a warning names."""
 
 
 def words_of_rows(
@@ -44,10 +47,20 @@ def words_of_rows(
     multiplied with.
 
     Weights that are multiplied with the same value have as many words, so that their products can become one
-    (`mansard.passes.fusion.horizontal_fusion`). Raises CompileError for elements that are not finite.
+    (`mansard.passes.fusion.horizontal_fusion`). Warns of weights that cannot be represented so; raises
+    CompileError for elements that are not finite.
     """
+    weights = list(weights)
     found = {value: _exceptions(value, source, transposed) for value, source, transposed in weights}
     words = {value: n for value, n in found.items() if n is not None}
+    kept = [source.key for value, source, _ in weights if value not in words]
+    if kept:
+        warnings.warn(
+            f"{len(kept)} of {len(weights)} weights stay as they are, as floats of 12 bits would not be exact: a "
+            f"row has more than {float12.MOST_EXCEPTIONS} elements outside any sixteen powers of two, or more "
+            f"than {float12.NO_PLACE} elements ({', '.join(kept[:NAMED])}{', …' * (len(kept) > NAMED)})",
+            stacklevel=2,
+        )
     of_value: dict[Value, list[Value]] = {}
     for weight, x in factors:
         if weight in words:

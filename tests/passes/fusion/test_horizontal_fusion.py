@@ -7,12 +7,14 @@ from mansard.dtypes import DType
 from mansard.ir import Constant, GraphBuilder, IndexMap
 from mansard.ir.dispatch import is_contraction
 from mansard.ir.interpreter.graph import interpret
-from mansard.ir.scalar import Apply, Arg, Cast
+from mansard.ir.scalar import Apply, Arg, Cast, Const, Gather
 from mansard.ir.types import Linear
 from mansard.ir.verify import verify
 from mansard.passes.fusion.horizontal_fusion import fuse_horizontally
+from mansard.passes.products.quantisation import quantisation
+from mansard.passes.products.weight_only import quantise_weights
 
-F32 = DType.F32
+F32, I64 = DType.F32, DType.I64
 ROWS, DEPTH = 5, 12
 PRODUCT = Apply("mul", (Arg(0, F32), Arg(1, F32)), F32)
 SUM = Apply("add", (Arg(0, F32), Arg(1, F32)), F32)
@@ -75,6 +77,37 @@ def test_products_with_their_biases_become_one(transposed):
     assert product.output.type.shape == (ROWS, 28)
     assert len(merged.ops) == 2 + 3 and len(merged.constants) == 2
     same(graph, merged)
+
+
+def test_products_with_exceptions_become_one():
+    """Of a constant that is read at several places, and with maps that read the vector at computed ones."""
+    n = Network()
+    outs = []
+    for columns in (8, 4):
+        data = np.exp2(n.random.uniform(-14, 0, (columns, DEPTH))).astype(np.float32)
+        data[1, 3], data[columns - 1, 7], data[columns - 1, 2] = 0, 9000, -7000
+        weight = n.b.constant("w", Constant.of(data, f"w{columns}"), data.shape, F32)
+        outs.append(n.row_sums(n.product(columns, weight=weight)))
+    graph = quantise_weights(n.b.build(outs), quantisation("float12", min_elements=1))
+    merged = fuse_horizontally(graph)
+    (product,) = products(merged)
+    assert product.output.type.shape == (ROWS, 12)
+    assert sorted(str(v.type.dtype) for v in merged.constants) == ["f32", "i32", "u4", "u8"]
+    same(graph, merged)
+
+
+def test_maps_that_read_another_table_stay_apart():
+    """A table that a map reads at computed places has no columns."""
+    n = Network()
+    outs = []
+    for _ in range(2):
+        value, table = n.product(4), n.constant(16)
+        place = Apply("and", (Cast(Arg(0, F32), I64), Const(15, I64)), I64)
+        body = Apply("add", (Arg(0, F32), Gather(1, (place,), F32)), F32)
+        read = n.b.generic([value, table], [IndexMap.identity(2), None], (ROWS, 4), body)
+        outs.append(n.row_sums(read))
+    graph = n.b.build(outs)
+    assert fuse_horizontally(graph) is graph
 
 
 def test_readers_behind_reshapes_read_their_columns():

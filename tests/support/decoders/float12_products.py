@@ -13,11 +13,12 @@ BF16 = DType.BF16
 
 
 def product_graph(rows, columns, depth, *, x=F32, residual=False, seed=3):
-    """``x @ w.T`` of (rows, depth) and a bf16 weight, of which some are exceptions in 12 bits; with
-    ``residual`` added to another input."""
+    """``x @ w.T`` of (rows, depth) and a bf16 weight, some of whose elements are exceptions in 12 bits, large
+    ones that decide the products too; with ``residual`` added to another input."""
     rng = np.random.default_rng(seed)
     data = rng.standard_normal((columns, depth)) * 0.05
-    data[rng.random(data.shape) < 2 / depth] *= 2.0**-14
+    data[rng.random(data.shape) < 1 / depth] *= 2.0**-14
+    data[rng.random(data.shape) < 2 / depth] *= 2.0**14
     b = GraphBuilder("g")
     w = b.constant("w", Constant.of(data.astype(BF16.numpy), "w"), data.shape, BF16)
     left = b.input("x", (rows, depth), x)

@@ -38,20 +38,27 @@ def product(b, x, weight, dtype):
     return b.generic([x, weight], maps, (rows, columns, depth), body, reduced=1, combiner="add")
 
 
-def constant(b, name, columns, depth):
-    """Random weights (columns, depth) in f32, which can be quantised."""
-    numbers = (RNG.standard_normal((columns, depth)) / np.sqrt(depth)).astype(np.float32)
-    return b.constant(name, Constant.of(numbers, name), (columns, depth), F32)
+def constant(b, name, columns, depth, outliers=0):
+    """Random weights (columns, depth) in f32, which can be quantised; ``outliers`` are so many of a row that
+    are much larger than the others, and decide its products."""
+    numbers = RNG.standard_normal((columns, depth)) / np.sqrt(depth)
+    if outliers:
+        numbers *= 2.0**-16
+    for row in numbers if outliers else ():
+        row[RNG.choice(depth, RNG.integers(outliers + 1), replace=False)] *= 2.0**18
+    return b.constant(name, Constant.of(numbers.astype(np.float32), name), (columns, depth), F32)
 
 
-def products(rows, columns, depth, dtype, *, norm=True, gated=False, residual=False, constants=False):
+def products(
+    rows, columns, depth, dtype, *, norm=True, gated=False, residual=False, constants=False, outliers=0
+):
     """One product, negated, or two of which one gates the other, of a norm or of the rows themselves; with
     ``residual`` something is added. With ``constants`` weights are constants in f32."""
     b = GraphBuilder()
     x = b.input("x", (rows, depth), dtype)
     count = 2 if gated else 1
     if constants:
-        weights = [constant(b, f"w{i}", columns, depth) for i in range(count)]
+        weights = [constant(b, f"w{i}", columns, depth, outliers) for i in range(count)]
     else:
         weights = [b.input(f"w{i}", (columns, depth), dtype) for i in range(count)]
     y = normalised(b, x, dtype) if norm else x

@@ -49,7 +49,10 @@ def layers(rows: int, hidden: int, inner: int, count: int, dtype: DType) -> Grap
     x = b.input("x", (rows, hidden), dtype)
 
     def weight(name, *shape):
-        data = (rng.standard_normal(shape) / hidden**0.5).astype(dtype.numpy)
+        data = rng.standard_normal(shape) / hidden**0.5
+        data[rng.random(shape) < 1 / shape[1]] *= 2.0**-18  # exceptions in 12 bits
+        data[rng.random(shape) < 1 / shape[1]] *= 2.0**13
+        data = (data / 2.0**13).astype(dtype.numpy)
         return b.constant(name, Constant.of(data, name), shape, dtype)
 
     def narrow(values, body, columns):

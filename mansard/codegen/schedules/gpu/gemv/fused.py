@@ -22,7 +22,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 
 from mansard import dims
-from mansard.codegen.evaluate import held_vectors, register_dtype
+from mansard.codegen.evaluate import register_dtype
+from mansard.codegen.held_values import held_vectors
 from mansard.codegen.kernel import KValue
 from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.loop_nest import Nest

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mansard.codegen.evaluate import held_vectors, register_dtype
+from mansard.codegen.evaluate import register_dtype
+from mansard.codegen.held_values import held_vectors
 from mansard.codegen.kernel import KValue
 from mansard.codegen.kernel.quad_products import WORDS
 from mansard.codegen.kernel.weight_streams import StreamedKernel

@@ -102,6 +102,20 @@ def test_small_weights(kind, activations, refined, norm, gated, depth):
     check(graph, 2, quantisation(kind, activations=activations, min_elements=1, **refined))
 
 
+@pairs(
+    "rows, norm, gated, residual",
+    [(1, True, False, True), (1, True, True, False), (1, False, True, False), (3, False, False, True)],
+    "depth",
+    [512, 1536, 4096],
+)
+def test_exceptions_of_weights_in_12_bits(rows, norm, gated, residual, depth):
+    """They decide the products, whatever the vector is read from: workgroup memory or a buffer."""
+    graph = products(
+        rows, 21, depth, BF16, norm=norm, gated=gated, residual=residual, constants=True, outliers=3
+    )
+    check(graph, 2, quantisation("float12", min_elements=1))
+
+
 @pytest.mark.parametrize("depth", [512, 1024])
 def test_a_result_may_add_the_vector_itself(depth):
     """It is then not copied to workgroup memory, of which single numbers cannot be read."""
