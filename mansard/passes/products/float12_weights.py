@@ -56,9 +56,9 @@ def words_of_rows(
     kept = [source.key for value, source, _ in weights if value not in words]
     if kept:
         warnings.warn(
-            f"{len(kept)} of {len(weights)} weights stay as they are, as floats of 12 bits would not be exact: a "
-            f"row has more than {float12.MOST_EXCEPTIONS} elements outside any sixteen powers of two, or more "
-            f"than {float12.NO_PLACE} elements ({', '.join(kept[:NAMED])}{', …' * (len(kept) > NAMED)})",
+            f"{len(kept)} of {len(weights)} weights stay as they are, not being exact in floats of 12 bits: "
+            f"a row has more than {float12.MOST_EXCEPTIONS} elements outside any sixteen powers of two, or "
+            f"more than {float12.NO_PLACE} elements ({', '.join(kept[:NAMED])}{', …' * (len(kept) > NAMED)})",
             stacklevel=2,
         )
     of_value: dict[Value, list[Value]] = {}
