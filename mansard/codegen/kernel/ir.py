@@ -83,6 +83,7 @@ barrier            workgroup barrier, shared memory visible; attrs scope: "subgr
 matrix_load …      see `mansard.codegen.kernel.matrix`
 warpgroup_product  see `mansard.codegen.kernel.warpgroups`
 quad_products …    see `mansard.codegen.kernel.quad_products`
+tile_products      see `mansard.codegen.kernel.tile_products`
 stream_wait …      see `mansard.codegen.kernel.weight_streams`
 =================  ==========================================================================
 """

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from mansard.codegen.kernel import quad_products as quads
+from mansard.codegen.kernel import tile_products as tiles
 from mansard.codegen.kernel.ir import Binding, Inst, Kernel, KType, SharedMemory
 from mansard.codegen.kernel.printer import print_inst
 from mansard.codegen.kernel.warpgroups import broken_rule
@@ -295,6 +296,14 @@ def _float12_pairs(v: InstCheck, inst: Inst) -> None:
     v.require(type_.lanes == 2 * high.lanes == 4 * low.lanes, "lanes do not match")
 
 
+def _tile_products(v: InstCheck, inst: Inst) -> None:
+    broken = tiles.broken_rule(inst)
+    v.require(broken is None, broken or "")
+    memories = [*v.kernel.bindings, *v.kernel.shared]
+    own = all(inst.attrs[name] in memories for name in ("x", "weights", "sums"))
+    v.require(own, "a memory is not of this kernel")
+
+
 def _splat(v: InstCheck, inst: Inst) -> None:
     v.require(inst.args[0].type == v.result(inst).with_lanes(1), "the operand is not a scalar of this type")
 
@@ -402,6 +411,7 @@ RULES: dict[str, tuple[int, bool, _Rule]] = {
     "float12": (2, True, _float12),
     "quad_products": (7, True, _quad_products),
     "float12_pairs": (2, True, _float12_pairs),
+    "tile_products": (3, False, _tile_products),
     "load": (1, True, _load),
     "store": (2, False, _store),
     "select": (3, True, _select),

@@ -14,6 +14,7 @@ from mansard.codegen.llvm.function import FunctionEmitter
 from mansard.codegen.llvm.memory import emit_atomic, emit_load, emit_prefetch, emit_store
 from mansard.codegen.llvm.nibbles import emit_nibble_pairs, emit_nibbles
 from mansard.codegen.llvm.round_bytes import emit_round_bytes
+from mansard.codegen.llvm.tiles import emit_tile_products
 from mansard.codegen.math import rounding
 from mansard.dtypes import DType
 from mansard.errors import CodegenError
@@ -334,6 +335,7 @@ _RULES: dict[str, _Rule] = {
     "insert": _insert,
     "shuffle": _shuffle,
     "nibbles": emit_nibbles,
+    "tile_products": emit_tile_products,
     "nibble_pairs": emit_nibble_pairs,
     "float12": emit_float12,
     "iota": _iota,

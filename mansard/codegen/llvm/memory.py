@@ -53,7 +53,7 @@ def emit_store(f: FunctionEmitter, inst: Inst) -> None:
 def emit_atomic(f: FunctionEmitter, inst: Inst) -> None:
     """Relaxed read-modify-write of one element."""
     index, value = inst.args
-    address, _ = _address(f, inst.attrs["memory"], index)
+    address = element_address(f, inst.attrs["memory"], index)
     combiner = inst.attrs["combiner"]
     op = "fadd" if value.type.dtype.is_float else combiner
     f.line(f"atomicrmw {op} ptr {address}, {f.typed(value)} monotonic, align {value.type.dtype.itemsize}")
@@ -67,6 +67,11 @@ def emit_prefetch(f: FunctionEmitter, inst: Inst) -> None:
     address = f.temp(f"getelementptr {element}, ptr {base}, {f.typed(index)}")
     locality = 2 if inst.attrs.get("second_level") else 3
     f.call("void", "llvm.prefetch.p0", [f"ptr {address}", "i32 0", f"i32 {locality}", "i32 1"])
+
+
+def element_address(f: FunctionEmitter, memory: Binding | SharedMemory, index: KValue) -> str:
+    """The address of an element of a memory."""
+    return _address(f, memory, index)[0]
 
 
 def _address(f: FunctionEmitter, memory: Binding | SharedMemory, index: KValue) -> tuple[str, str]:

@@ -8,7 +8,7 @@ import mmap
 import os
 import platform
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 _ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
@@ -32,11 +32,15 @@ _TARGET_FEATURES = frozenset((
     "sse2", "sse3", "ssse3", "sse4.1", "sse4.2", "popcnt", "avx", "avx2", "bmi", "bmi2", "f16c", "fma",
     "lzcnt", "movbe", "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512vnni",
     "avx512vbmi", "avx512ifma", "avx512bitalg", "avx512vpopcntdq", "avx512vbmi2", "avx512bf16",
-    "avx512fp16", "avxvnni", "avxifma", "avxneconvert", "avxvnniint8",
+    "avx512fp16", "amx-tile", "amx-bf16", "avxvnni", "avxifma", "avxneconvert", "avxvnniint8",
     "avxvnniint16", "neon", "lse", "rdm", "fullfp16", "fp16fml", "dotprod", "bf16", "i8mm", "sve", "sve2",
     "m", "a", "f", "d", "c", "zba", "zbb", "zbs", "zicond", "zfa", "zfhmin", "zfh",
     "v", "zvfhmin", "zvfh", "zvfbfmin", "zvfbfwma", "zvl128b", "zvl256b", "zvl512b", "zvl1024b",
 ))  # fmt: skip
+
+
+_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
+"""Linux's number of the call on x86-64, what it is asked, and the component of the state."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +115,13 @@ def _riscv_vector_bits() -> int:
     return int(bits)
 
 
+def _may_use_tiles() -> bool:
+    """Whether Linux lets this process use AMX's tile registers, which has to be asked for, as they make the
+    frames of signals larger (Documentation/arch/x86/xstate.rst)."""
+    call = getattr(ctypes.CDLL(None), "syscall", None)
+    return call is not None and call(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA) == 0
+
+
 @functools.cache
 def host_cpu() -> HostCpu:
     """The CPU this process runs on."""
@@ -119,6 +130,8 @@ def host_cpu() -> HostCpu:
     cpu = parse_cpuinfo(text, platform.machine())
     if cpu.arch == "riscv64" and "v" in cpu.features:
         cpu = parse_cpuinfo(text, platform.machine(), _riscv_vector_bits())
+    if "amx-tile" in cpu.features and not _may_use_tiles():
+        cpu = replace(cpu, features=frozenset(f for f in cpu.features if not f.startswith("amx-")))
     return cpu
 
 

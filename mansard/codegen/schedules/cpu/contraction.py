@@ -18,7 +18,7 @@ from mansard.codegen.parameters import Parameters
 from mansard.codegen.schedules.common import reduce
 from mansard.codegen.schedules.common.base import Frame, Scheduled, choose_lanes, divides, estimate
 from mansard.codegen.schedules.common.contraction import Group, Shape, analyse, fit_tile
-from mansard.codegen.schedules.cpu import dot, gemm, gemm_dot, gemm_runtime_packed
+from mansard.codegen.schedules.cpu import dot, gemm, gemm_dot, gemm_runtime_packed, gemm_tiles
 from mansard.codegen.schedules.cpu.quantised import dot as quantised_dot
 from mansard.codegen.schedules.cpu.quantised import dot_in_parts, gemm_unpacked
 from mansard.codegen.schedules.cpu.quantised import gemm as quantised_gemm
@@ -65,6 +65,8 @@ def candidates(nest: Nest, target: KernelTarget) -> list[Parameters]:
         return [Parameters()]
     shape = gemm_dot.arranged(nest, root, shape)
     narrowed = gemm_dot.find(nest, root, shape)
+    if narrowed is not None and gemm_tiles.applies(nest, shape, narrowed, target):
+        return [Parameters()]
     if narrowed is not None:
         return gemm_dot.candidates(nest, shape, narrowed, target)
     weights = gemm.find(nest, root, shape)
@@ -107,6 +109,8 @@ def schedule(nest: Nest, target: KernelTarget, name: str, parameters: Parameters
         return dot.schedule(nest, target, name)
     shape = gemm_dot.arranged(nest, root, shape)
     narrowed = gemm_dot.find(nest, root, shape)
+    if narrowed is not None and gemm_tiles.applies(nest, shape, narrowed, target):
+        return gemm_tiles.schedule(nest, target, name, shape, narrowed)
     if narrowed is not None:
         return gemm_dot.schedule(nest, target, name, shape, narrowed, parameters)
     weights = gemm.find(nest, root, shape)

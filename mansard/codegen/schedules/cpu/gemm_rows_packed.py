@@ -10,6 +10,8 @@ then prefetch the weights of the next column tile, an equal part each.
         panel[c][k] = w[column + c, k], or w[column + c, k:k+2]
         for row tile: as in gemm.py, or gemm_dot.py
 
+CPUs with tile registers (AMX) multiply the same panels by these, 32 rows at a time.
+
 With few rows in a call, packing does not pay: the same kernel then goes on as `gemm_rows`.
 """
 
@@ -21,16 +23,19 @@ from dataclasses import replace
 
 from mansard import dims
 from mansard.codegen.kernel import KernelBuilder, KValue
+from mansard.codegen.kernel.tile_products import MOST, SIDE
 from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.loop_nest import Nest, Root
 from mansard.codegen.schedules.common.base import Frame, Scheduled, estimate
 from mansard.codegen.schedules.common.contraction import Shape
 from mansard.codegen.schedules.common.dot_products import DotFactor, load_raw
+from mansard.codegen.schedules.cpu import gemm_tiles
 from mansard.codegen.schedules.cpu.gemm import CHUNK, Ahead, StackPanels
 from mansard.codegen.schedules.cpu.gemm_dot import DotGemm, ordered_tiles
 from mansard.codegen.schedules.cpu.gemm_rows import RowsProduct, RowTiles
 from mansard.codegen.schedules.cpu.gemm_runtime_packed import SCRATCH_BYTES
 from mansard.codegen.schedules.cpu.gemm_tile import WIDTH, RegisterTile, tiles
+from mansard.codegen.schedules.cpu.gemm_tiles import TileGemm
 from mansard.codegen.schedules.cpu.packed_weights import Weights
 from mansard.dtypes import DType
 from mansard.ir.panels import Panels
@@ -64,7 +69,16 @@ def _in_pairs(product: RowsProduct, target: KernelTarget) -> bool:
     )
 
 
+def _in_tiles(nest: Nest, product: RowsProduct, target: KernelTarget) -> bool:
+    """Whether tile registers multiply it."""
+    return gemm_tiles.takes(nest, product.row, product.inner, product.weights, target)
+
+
 def _tiles(nest: Nest, product: RowsProduct, target: KernelTarget) -> list[RegisterTile]:
+    if _in_tiles(nest, product, target):
+        fitting = [c for c in (MOST, 1) if c * SIDE * product.depth * 2 <= SCRATCH_BYTES]
+        if fitting:
+            return [RegisterTile(gemm_tiles.ROWS, columns, SIDE) for columns in fitting]
     if _in_pairs(product, target):
         weights = _weights(nest, product, target.lanes(DType.F32), 2)
         candidates, size = ordered_tiles(nest, _shape(product), weights, target), 2
@@ -98,6 +112,8 @@ def schedule(nest: Nest, target: KernelTarget, name: str, product: RowsProduct) 
     most = -(-dims.bounds(nest.total(product.row))[1] // tile.rows)
     tile = replace(tile, block=most if whole else block)
     packed = _PackedPairs if _in_pairs(product, target) else _PackedRows
+    if tile.rows == gemm_tiles.ROWS and _in_tiles(nest, product, target):
+        packed = _PackedTiles
     return packed(Frame(nest, target, name), root, product, tile).run()
 
 
@@ -195,6 +211,10 @@ class _PackedPairs(_PackedRows, DotGemm):
         assert self.read.address is not None
         factor = DotFactor(self.read.value, self.read.address)
         return load_raw(self.ev, factor, self.tile.lanes * self.word)
+
+
+class _PackedTiles(_PackedPairs, TileGemm):
+    """A product of bf16 by tile registers."""
 
 
 def transpose_words(b: KernelBuilder, rows: Sequence[KValue], word: int) -> list[KValue]:

@@ -1,0 +1,193 @@
+"""Products of bf16 by tile registers: the instruction, and the schedules that use it, on CPUs with AMX and by
+vectors on others."""
+
+import numpy as np
+import pytest
+from support.graph_runner import compare, compiled, outputs
+from support.graphs import F32, maps
+from support.kernels.runner import Machine, require_cpu
+
+from mansard import dims
+from mansard.codegen.kernel import KernelBuilder
+from mansard.codegen.kernel.tile_products import DEPTH, SIDE, tile_products
+from mansard.codegen.kernel.verify import verify
+from mansard.codegen.llvm import target as cpu_target
+from mansard.codegen.llvm.module import assembly, emit
+from mansard.codegen.loop_nest import Nest
+from mansard.codegen.schedules import schedule
+from mansard.codegen.schedules.cpu import gemm_tiles
+from mansard.compiler import CompileOptions
+from mansard.compiler.compile import lower_graph
+from mansard.dims import Dim
+from mansard.dtypes import DType
+from mansard.errors import CodegenError
+from mansard.ir import Constant, GraphBuilder
+from mansard.ir.interpreter.graph import interpret
+from mansard.ir.scalar import Apply, Arg, Cast
+
+BF16 = DType.BF16
+RNG = np.random.default_rng(16)
+AMX = "cpu:sapphirerapids"
+TARGETS = [AMX, "cpu"]
+
+
+@pytest.fixture
+def everywhere(monkeypatch):
+    """Schedules with tiles for every CPU: those without the registers compute them by vectors."""
+    monkeypatch.setattr(gemm_tiles, "FEATURES", frozenset())
+
+
+def kernel(rows, columns, steps, stride, first):
+    """The products of tiles of two buffers, copied to a third one."""
+    b = KernelBuilder("tiles", [(BF16, False), (BF16, False), (F32, True)], 0)
+    sums = b.shared(F32, rows * columns * SIDE * SIDE)
+    x = b.bindings[0], b.idx(first), b.idx(stride)
+    tile_products(b, x, (b.bindings[1], b.idx(2 * first)), sums, (rows, columns), steps)
+    with b.for_(b.idx(0), b.idx(sums.size), b.idx(SIDE)) as loop:
+        b.store(b.bindings[2], loop.index, b.load(sums, loop.index, SIDE))
+    built = b.build()
+    verify(built)
+    return built
+
+
+@pytest.mark.parametrize("target", [*TARGETS, "cpu:x86-64-v3"])
+@pytest.mark.parametrize("rows, columns", [(1, 1), (1, 2), (2, 1), (2, 2)])
+@pytest.mark.parametrize("steps", [1, 5])
+def test_products_of_tiles(target, rows, columns, steps):
+    require_cpu(target)
+    depth, first = steps * DEPTH, 6
+    stride = depth + 10
+    x = RNG.standard_normal(first + rows * SIDE * stride).astype(BF16.numpy)
+    panels = RNG.standard_normal((columns, depth // 2, SIDE, 2)).astype(BF16.numpy)
+    sums = np.zeros((rows * SIDE, columns * SIDE), np.float32)
+    weights = np.concatenate([np.ones(2 * first, BF16.numpy), panels.reshape(-1)])
+    built = kernel(rows, columns, steps, stride, first)
+    Machine(target).run(built, [x, weights, sums.reshape(-1)], grid=(1, 1, 1))
+    left = x[first:].reshape(rows * SIDE, stride)[:, :depth].astype(np.float32)
+    right = panels.transpose(0, 2, 1, 3).reshape(columns * SIDE, depth).astype(np.float32)
+    np.testing.assert_allclose(sums, left @ right.T, rtol=1e-5, atol=1e-4)
+
+
+def test_code_for_tile_registers_needs_nothing_else():
+    text = assembly(emit([kernel(2, 2, 3, 96, 0)], cpu_target.parse(AMX)), cpu_target.parse(AMX))
+    assert text.count("tdpbf16ps") >= 4 and "ldtilecfg" in text and "tilerelease" in text
+    assert "call" not in text
+    other = cpu_target.parse(f"{AMX},-amx-bf16")
+    assert "tdpbf16ps" not in assembly(emit([kernel(2, 2, 3, 96, 0)], other), other)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"rows": 3}, "1 to 2 tiles"),
+        ({"steps": 0}, "a step at least"),
+        ({"columns": 2}, "512 f32"),
+        ({"weights": "sums"}, "memories of bf16"),
+    ],
+)
+def test_broken_rules(change, message):
+    b = KernelBuilder("tiles", [(BF16, False), (BF16, False)], 0)
+    sums = b.shared(F32, SIDE * SIDE)
+    attrs = {"x": b.bindings[0], "weights": b.bindings[1], "sums": sums, "rows": 1, "columns": 1, "steps": 1}
+    attrs |= {name: sums if value == "sums" else value for name, value in change.items()}
+    b.inst("tile_products", (b.idx(0), b.idx(32), b.idx(0)), None, **attrs)
+    with pytest.raises(CodegenError, match=message):
+        verify(b.build())
+
+
+def product(rows, columns, depth, *, constant, residual=True):
+    """``x @ w.T`` and something added to it. Weights are a constant, which is packed, or an input in rows."""
+    b = GraphBuilder("product")
+    x = b.input("x", (rows, depth), BF16)
+    if constant:
+        data = RNG.standard_normal((columns, depth)).astype(BF16.numpy)
+        w = b.constant("w", Constant.of(data, "w"), data.shape, BF16)
+    else:
+        w = b.input("w", (columns, depth), BF16)
+    body = Apply("mul", (Cast(Arg(0, BF16), F32), Cast(Arg(1, BF16), F32)), F32)
+    y = b.generic([x, w], [maps(0, 2), maps(1, 2)], (rows, columns, depth), body, reduced=1, combiner="add")
+    if residual:
+        other = b.input("other", (rows, columns), F32)
+        total = Apply("add", (Arg(0, F32), Arg(1, F32)), F32)
+        y = b.generic([y, other], [maps(0, 1), maps(0, 1)], (rows, columns), total)
+    return b.build([y])
+
+
+def inputs_of(graph, rows):
+    shapes = [[d if isinstance(d, int) else rows for d in v.type.shape] for v in graph.inputs]
+    return [
+        RNG.standard_normal(shape).astype(v.type.dtype.numpy)
+        for shape, v in zip(shapes, graph.inputs, strict=True)
+    ]
+
+
+def uses_tiles(graph, target):
+    (dispatch,) = lower_graph(graph, CompileOptions(targets=(target,), cache=False)).dispatches
+    kernel_ = schedule(dispatch, cpu_target.parse(target).kernel_target(), "k").kernel
+    return kernel_.body.uses({"tile_products"})
+
+
+SHAPES = [
+    (32, 64, 64),
+    (100, 48, 96),  # the last rows are computed twice
+    (33, 1000, 128),  # a column tile of one panel, which is not full
+    (64, 24, 1024),
+    (130, 512, 3072),  # rows of weights: packed for one panel at a time
+]
+
+
+@pytest.mark.parametrize("constant", [True, False])
+@pytest.mark.parametrize("rows, columns, depth", SHAPES)
+def test_cpus_with_tile_registers_use_them(constant, rows, columns, depth):
+    graph = product(rows, columns, depth, constant=constant)
+    assert uses_tiles(graph, AMX)
+    assert not uses_tiles(graph, f"{AMX},-amx-tile")
+    require_cpu(AMX)
+    inputs = inputs_of(graph, rows)
+    with compiled(graph, AMX) as model:
+        compare(outputs(model, inputs), interpret(graph, inputs), 1e-5, 1e-4)
+
+
+@pytest.mark.usefixtures("everywhere")
+@pytest.mark.parametrize("target", [f"{AMX},-amx-tile", "cpu:x86-64-v3"])
+@pytest.mark.parametrize("constant", [True, False])
+@pytest.mark.parametrize("rows, columns, depth", SHAPES)
+def test_the_same_by_vectors(target, constant, rows, columns, depth):
+    graph = product(rows, columns, depth, constant=constant)
+    # Rows are packed in pairs only where the CPU multiplies these.
+    assert uses_tiles(graph, target) == (constant or "avx512bf16" in cpu_target.parse(target).features)
+    require_cpu(target)
+    inputs = inputs_of(graph, rows)
+    with compiled(graph, target) as model:
+        compare(outputs(model, inputs), interpret(graph, inputs), 1e-5, 1e-4)
+
+
+@pytest.mark.usefixtures("everywhere")
+@pytest.mark.parametrize("least", [1, 32])
+@pytest.mark.parametrize("constant", [True, False])
+def test_any_number_of_rows(least, constant):
+    rows = dims.symbol(Dim("rows", least, 200))
+    graph = product(rows, 80, 256, constant=constant)
+    with compiled(graph, "cpu") as model:
+        for count in (least, 31, 32, 47, 200):
+            if count >= least:
+                inputs = inputs_of(graph, count)
+                compare(outputs(model, inputs), interpret(graph, inputs), 1e-5, 1e-4)
+
+
+def test_factors_that_do_not_lie_so_are_multiplied_otherwise():
+    for rows, depth in ((16, 64), (64, 80)):
+        assert not uses_tiles(product(rows, 64, depth, constant=True), AMX)
+
+
+def test_a_nest_has_rows_for_tiles():
+    """Of a matrix that is read in the other order, depths are not contiguous."""
+    b = GraphBuilder("turned")
+    x, w = b.input("x", (64, 64), BF16), b.input("w", (64, 64), BF16)
+    body = Apply("mul", (Cast(Arg(0, BF16), F32), Cast(Arg(1, BF16), F32)), F32)
+    y = b.generic([x, w], [maps(2, 0), maps(1, 2)], (64, 64, 64), body, reduced=1, combiner="add")
+    (dispatch,) = lower_graph(b.build([y]), CompileOptions(targets=(AMX,), cache=False)).dispatches
+    nest = Nest(dispatch)
+    (root,) = nest.roots
+    row, inner, weights = [0], list(root.inner), dispatch.inputs[1]
+    assert not gemm_tiles.takes(nest, row, inner, weights, cpu_target.parse(AMX).kernel_target())
