@@ -78,7 +78,7 @@ def test_every_instruction_has_a_rule():
     iota reduce subgroup_reduce subgroup_reduce_each subgroup_scan subgroup_id subgroup_count
     subgroup_lane subgroup_size atomic store_lane barrier matrix_load matrix_store matrix_multiply
     matrix_scale matrix_map matrix_reduce matrix_convert exp2_native warpgroup_product workgroups
-    stream_wait stream_load stream_next quad_products float12_pairs"""
+    stream_wait stream_load stream_next quad_products float12_pairs tile_products"""
     assert frozenset(listed.split()) == INSTRUCTIONS
 
 

@@ -16,6 +16,7 @@ from support import cpu_kernels
 from support.paths import TESTS
 
 from mansard.codegen.llvm import target as llvm_target
+from mansard.drivers.cpu import host
 from mansard.drivers.cpu.device import CpuDevice
 from mansard.drivers.cpu.driver import DRIVER
 from mansard.drivers.cpu.host import host_cpu, parse_cpuinfo
@@ -79,6 +80,19 @@ def test_cpuinfo_of_x86() -> None:
     assert cpu.features >= {"sse3", "sse4.1", "avx2", "bmi", "lzcnt", "avx512vnni"}
     assert not cpu.features & {"avx512bf16", "avxvnni", "pni"}
     assert cpu.target == "cpu:x86_64+avx,+avx2,+avx512f,+avx512vnni,+bmi,+fma,+lzcnt,+sse2,+sse3,+sse4.1"
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_tile_registers_are_used_where_linux_allows_it(
+    monkeypatch: pytest.MonkeyPatch, allowed: bool
+) -> None:
+    """A process has to ask for them."""
+    cpu = parse_cpuinfo(X86.replace("avx512_vnni", "avx512_vnni amx_tile amx_bf16"), "x86_64")
+    assert {"amx-tile", "amx-bf16"} <= cpu.features
+    monkeypatch.setattr(host, "parse_cpuinfo", lambda *_: cpu)
+    monkeypatch.setattr(host, "_may_use_tiles", lambda: allowed)
+    features = host_cpu.__wrapped__().features
+    assert features == cpu.features if allowed else not any(f.startswith("amx-") for f in features)
 
 
 def test_cpuinfo_of_arm() -> None:
