@@ -12,7 +12,7 @@ from mansard.analysis.affine import Affine
 from mansard.analysis.byte_rounding import ByteRounding, byte_rounding
 from mansard.analysis.linear import within
 from mansard.codegen import math
-from mansard.codegen.half_bytes import half_byte
+from mansard.codegen.half_bytes import half_byte, half_bytes
 from mansard.codegen.held_values import HeldValues
 from mansard.codegen.index_masks import masked_within, page_split
 from mansard.codegen.kernel import Binding, KernelBuilder, KValue
@@ -206,7 +206,11 @@ class Evaluator(HeldValues):
         if b.takes_vectors and lanes % 4 == 0 and self.even(address) and dims.exact_div(step, 2) is not None:
             packed = b.load(memory, b.binary("shr", b.add(first, base), b.idx(1)), lanes // 2)
             return b.nibbles(packed, register_dtype(dtype), signed=dtype.is_signed)
-        half = half_byte(b, memory, b.add(first, self.lanes_of(address)), dtype)
+        if lanes == 4 and self.even(address) and dims.exact_div(step, lanes) is not None:
+            whole = self.aligned(address)
+            half = half_bytes(b, memory, b.add(first, base), lanes, dtype, aligned=whole)
+        else:
+            half = half_byte(b, memory, b.add(first, self.lanes_of(address)), dtype)
         return b.cast(half, register_dtype(dtype))
 
     def _widen(self, value: KValue) -> KValue:

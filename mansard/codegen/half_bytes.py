@@ -1,4 +1,4 @@
-"""Reads of 4-bit integers one by one."""
+"""Reads of 4-bit integers, one by one or a vector of them from whole bytes."""
 
 from __future__ import annotations
 
@@ -14,5 +14,21 @@ def half_byte(b: KernelBuilder, memory: Binding, places: KValue, dtype: DType) -
     half = b.binary("and", shifted, b.const(15, DType.I32))
     if dtype.is_signed:
         eight = b.const(8, DType.I32)
+        return b.sub(b.binary("xor", half, eight), eight)
+    return half
+
+
+def half_bytes(
+    b: KernelBuilder, memory: Binding, first: KValue, lanes: int, dtype: DType, *, aligned: bool
+) -> KValue:
+    """``lanes`` adjacent 4-bit integers as i32, from an even place on, which is a multiple of ``lanes`` where
+    they are ``aligned``."""
+    packed = b.load(memory, b.binary("shr", first, b.idx(1)), lanes // 2, aligned=aligned)
+    wide = b.cast(packed, DType.I32)
+    low = b.binary("and", wide, b.const(15, DType.I32, lanes // 2))
+    high = b.binary("shr", wide, b.const(4, DType.I32, lanes // 2))
+    half = b.shuffle(low, high, [lanes // 2 * (lane % 2) + lane // 2 for lane in range(lanes)])
+    if dtype.is_signed:
+        eight = b.const(8, DType.I32, lanes)
         return b.sub(b.binary("xor", half, eight), eight)
     return half

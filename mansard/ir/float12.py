@@ -61,17 +61,28 @@ class Float12Weight:
         return count
 
 
-def value(high: Scalar, low: Scalar) -> Scalar:
-    """The f32 of a byte (u8) and a nibble (u4), without the row's factor."""
+def bits(high: Scalar, low: Scalar) -> Scalar:
+    """The bits (i32) of the f32 of a byte (u8) and a nibble (u4), without the row's factor."""
 
     def moved(part: Scalar, places: int, mask: int) -> Scalar:
         shifted = Apply("shl", (Cast(part, I32), Const(places, I32)), I32)
         return Apply("and", (shifted, Const(mask, I32)), I32) if mask else shifted
 
     lower = moved(low, PLACE, ((1 << LOWER) - 1) << PLACE)
-    bits = Apply("or", (moved(high, PLACE + LOWER, 0), lower), I32)
-    bits = Apply("or", (bits, moved(low, 31 - LOWER, -(1 << 31))), I32)
-    return Bitcast(Apply("or", (bits, Const(BIAS << 23, I32)), I32), F32)
+    both = Apply("or", (moved(high, PLACE + LOWER, 0), lower), I32)
+    both = Apply("or", (both, moved(low, 31 - LOWER, -(1 << 31))), I32)
+    return Apply("or", (both, Const(BIAS << 23, I32)), I32)
+
+
+def value(high: Scalar, low: Scalar) -> Scalar:
+    """The f32 of a byte and a nibble, see `bits`."""
+    return Bitcast(bits(high, low), F32)
+
+
+def as_bf16(number: Scalar) -> Scalar:
+    """The bf16 with the upper half of an f32's bits (i32), which is a number's value: of seven bits of
+    mantissa."""
+    return Bitcast(Cast(Apply("shr", (number, Const(PLACE, I32)), I32), DType.I16), DType.BF16)
 
 
 def parts(node: Scalar) -> tuple[Scalar, Scalar] | None:
@@ -106,33 +117,34 @@ def column(word: Scalar, depth: int) -> Scalar:
 
 
 def exact(word: Scalar) -> Scalar:
-    """What an exception's number would have to be (f32)."""
-    return Bitcast(Apply("and", (word, Const(-1 << PLACE, I32)), I32), F32)
+    """The bits (i32) of what an exception's number would have to be in f32."""
+    return Apply("and", (word, Const(-1 << PLACE, I32)), I32)
 
 
 def difference(word: Scalar) -> Scalar:
     """By how much an exception's number is too small (f32); 0 for a word that is none."""
     sign = Apply("and", (word, Const(-1 << 31, I32)), I32)
     number = Bitcast(Apply("or", (sign, Const(SMALLEST, I32)), I32), F32)
-    return Apply("sub", (exact(word), number), F32)
+    return Apply("sub", (Bitcast(exact(word), F32), number), F32)
 
 
 def replaced(number: Scalar, k: Scalar, words: Iterable[Scalar]) -> Scalar:
-    """A row's number (f32) at ``k`` (i64), or what it would have to be if it is one of the exceptions."""
+    """The bits of a row's number at ``k`` (i64), or those of what it would have to be if it is one of the
+    exceptions."""
     place = Cast(k, I32)
     for word in words:
         here = Apply("eq", (Apply("and", (word, Const(NO_PLACE, I32)), I32), place), DType.BOOL)
-        number = Apply("select", (here, exact(word), number), F32)
+        number = Apply("select", (here, exact(word), number), I32)
     return number
 
 
 def element(weight: Float12Weight, row: Scalar, k: Scalar, taken: int) -> tuple[tuple[Value, ...], Scalar]:
     """``w[row, k]`` in f32 at computed indices (i64), for a Generic that has ``taken`` operands: the operands
     to append, and the expression."""
-    number = value(Gather(taken, (row, k), U8), Gather(taken + 1, (row, k), U4))
+    number = bits(Gather(taken, (row, k), U8), Gather(taken + 1, (row, k), U4))
     values: tuple[Value, ...] = (weight.high, weight.low, weight.factors)
     if weight.exceptions is not None:
         values = (*values, weight.exceptions)
         words = (Gather(taken + 3, (Const(n, I64), row), I32) for n in range(weight.words))
         number = replaced(number, k, words)
-    return values, Apply("mul", (number, Gather(taken + 2, (row,), F32)), F32)
+    return values, Apply("mul", (Bitcast(number, F32), Gather(taken + 2, (row,), F32)), F32)

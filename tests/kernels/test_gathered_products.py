@@ -11,6 +11,7 @@ from support.kernels.pairs import pairs
 from mansard.codegen.loop_nest import Nest
 from mansard.codegen.schedules import schedule
 from mansard.codegen.schedules.common.contraction import analyse
+from mansard.codegen.schedules.cpu import gemm_tiles
 from mansard.codegen.schedules.gpu.gemv.form import analyse as gemv_form
 from mansard.codegen.schedules.gpu.gemv.form import computed_chunk, max_load_elements
 from mansard.compiler.targets import resolve_targets
@@ -99,6 +100,14 @@ def constant_stack(rows, dtype, columns=48, depth=128, *, groups=6, parts=0, maj
 @pytest.mark.parametrize("target", TARGETS)
 def test_constant_stacks(rows, dtype, parts, major, target):
     check(*constant_stack(rows, dtype, parts=parts, major=major), target)
+
+
+@pytest.mark.parametrize("major", [False, True])
+@pytest.mark.parametrize("rows", [32, 40])
+def test_constant_stacks_by_tiles(rows, major, monkeypatch):
+    """By tile registers, or the vectors that stand for them where a CPU has none."""
+    monkeypatch.setattr(gemm_tiles, "FEATURES", frozenset())
+    check(*constant_stack(rows, DType.BF16, major=major), "cpu")
 
 
 @pytest.mark.parametrize("rows", [1, 8])

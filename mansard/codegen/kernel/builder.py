@@ -148,10 +148,10 @@ class KernelBuilder:
         if isinstance(memory, SharedMemory) and memory.lanes > 1:
             lanes = memory.lanes
         attrs = {"aligned": True} if aligned else {}
-        place = self._placed(memory, index)
+        place = self.placed(memory, index)
         return self.inst("load", (place,), KType(memory.dtype, lanes), memory=memory, **attrs)
 
-    def _placed(self, memory: Memory, index: KValue) -> KValue:
+    def placed(self, memory: Memory, index: KValue) -> KValue:
         """A position in a memory, counted from the binding's first element."""
         start = self.start_of(memory)
         return index if start is None else self.add(start, index)
@@ -221,7 +221,7 @@ class KernelBuilder:
         """Hint that an element is read soon; ``second_level``: after so much else that the first-level cache
         would not keep it."""
         attrs = {"second_level": True} if second_level else {}
-        self.inst("prefetch", (self._placed(memory, index),), None, memory=memory, **attrs)
+        self.inst("prefetch", (self.placed(memory, index),), None, memory=memory, **attrs)
 
     def atomic(self, memory: Memory, index: KValue, value: KValue, combiner: str) -> None:
         """Combine atomically into one element."""

@@ -36,10 +36,9 @@ def tile_products(
 ) -> None:
     """The products of ``tiles`` of rows and columns, see the table: ``x`` and ``weights`` are memories with
     the operands of the instruction that belong to them."""
-    attrs = {"x": x[0], "weights": weights[0], "sums": sums}
-    b.inst(
-        "tile_products", (x[1], x[2], weights[1]), None, **attrs, rows=tiles[0], columns=tiles[1], steps=steps
-    )
+    attrs = {"x": x[0], "weights": weights[0], "sums": sums, "rows": tiles[0], "columns": tiles[1]}
+    args = b.placed(*x[:2]), x[2], b.placed(*weights)
+    b.inst("tile_products", args, None, **attrs, steps=steps)
 
 
 def broken_rule(inst: Inst) -> str | None:

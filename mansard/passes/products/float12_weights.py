@@ -189,5 +189,5 @@ def unpacked(weight: Float12Weight, taken: set[str]) -> Generic:
         inputs.append(weight.exceptions)
         maps.append(IndexMap((Linear((), number), Linear.dim(0))))
     words = (Arg(2 + number, I32) for number in range(weight.words))
-    exact = float12.replaced(float12.value(Arg(0, DType.U8), Arg(1, DType.U4)), Index(1), words)
-    return Generic(tuple(inputs), (out,), out.type.shape, tuple(maps), Cast(exact, BF16))
+    exact = float12.replaced(float12.bits(Arg(0, DType.U8), Arg(1, DType.U4)), Index(1), words)
+    return Generic(tuple(inputs), (out,), out.type.shape, tuple(maps), float12.as_bf16(exact))

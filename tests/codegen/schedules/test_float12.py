@@ -18,9 +18,10 @@ from mansard.compiler import CompileOptions, compile_graph
 from mansard.compiler.compile import lower_graph
 from mansard.dims import Dim
 from mansard.dtypes import DType
-from mansard.ir import float12
+from mansard.ir import Constant, GraphBuilder, float12
 from mansard.ir.interpreter.graph import interpret
 from mansard.ir.scalar import Arg, Cast
+from mansard.passes.products.float12_weights import unpacked
 
 F32, U8 = DType.F32, DType.U8
 RNG = np.random.default_rng(5)
@@ -116,3 +117,27 @@ def test_every_number_is_unpacked(lanes):
     Machine("cpu").run(kernel, arrays, grid=(4096 // lanes, 1, 1))
     expected = np.where(sign, -1, 1) * np.ldexp(1 + mantissa / 128, exponent - 15)
     np.testing.assert_array_equal(arrays[2], expected)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("words", [0, 3])
+@pytest.mark.parametrize("rows, depth", [(40, 256), (7, 90), (300, 1024)])
+def test_weights_are_unpacked(device, words, rows, depth):
+    """Of an input, since those of constants are unpacked when a small model is compiled."""
+    tolerance(device)
+    places = RNG.integers(0, depth, (words, rows)) | RNG.integers(0, 2, (words, rows)) * float12.NO_PLACE
+    numbers = RNG.standard_normal((words, rows)).astype(BF16.numpy).view(np.uint16).astype(np.int64)
+    b = GraphBuilder("unpack")
+
+    def constant(name, data, dtype):
+        return b.constant(name, Constant.of(data, name), data.shape, dtype)
+
+    low = constant("low", RNG.integers(0, 16, (rows, depth), np.uint8).astype(DType.U4.numpy), DType.U4)
+    bits = (numbers << 16 | places).astype(np.uint32).view(np.int32)
+    exceptions = constant("exceptions", bits, DType.I32) if words else None
+    high, factors = b.input("high", (rows, depth), U8), constant("factors", np.ones(rows, np.float32), F32)
+    graph = b.build([b.append(unpacked(float12.Float12Weight(high, low, factors, exceptions), set()))])
+    inputs = [RNG.integers(0, 256, (rows, depth), np.uint8)]
+    (expected,) = interpret(graph, inputs)
+    with compiled(graph, device) as model:
+        np.testing.assert_array_equal(outputs(model, inputs)[0].view(np.uint16), expected.view(np.uint16))
