@@ -19,6 +19,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from weakref import WeakKeyDictionary
 
 from mansard.analysis.linear import to_scalar
 from mansard.dtypes import DType
@@ -70,16 +71,28 @@ def words_of_rows(
     return words
 
 
+_counted: WeakKeyDictionary[Constant, dict[bool, int]] = WeakKeyDictionary()
+"""By constant and order what `_most_exceptions` gave: the methods of a model read the same weights."""
+
+
 def _exceptions(value: Value, source: Constant, transposed: bool) -> int | None:
     """How many exceptions a row of a weight has at most, if they are few."""
     depth = value.type.shape[0 if transposed else 1]
     if not isinstance(depth, int) or depth > float12.NO_PLACE:
         return None
+    of_constant = _counted.setdefault(source, {})
+    if transposed not in of_constant:
+        of_constant[transposed] = _most_exceptions(value, source, transposed)
+    most = of_constant[transposed]
+    return most if most <= float12.MOST_EXCEPTIONS else None
+
+
+def _most_exceptions(value: Value, source: Constant, transposed: bool) -> int:
     weight = load(value, source)
     most = float12_exceptions(*native_floats(weight.T if transposed else weight))
     if most is None:
         raise _not_finite(source.key)
-    return most if most <= float12.MOST_EXCEPTIONS else None
+    return most
 
 
 class Float12Data:

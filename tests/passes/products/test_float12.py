@@ -13,6 +13,7 @@ from mansard.ir import Constant, GraphBuilder, float12
 from mansard.ir.interpreter.graph import interpret
 from mansard.ir.scalar import Apply, Arg, Cast
 from mansard.ir.verify import verify
+from mansard.passes.products import float12_weights
 from mansard.passes.products.weight_only import quantise_weights
 
 RNG = np.random.default_rng(12)
@@ -212,3 +213,18 @@ def test_options_of_integers_are_refused():
         with pytest.raises(CompileError, match="float12"):
             mansard.quantize("float12", **how)
     assert str(mansard.quantize("float12")) == "float12"
+
+
+def test_exceptions_of_a_constant_are_counted_once(monkeypatch):
+    """Whichever graphs read it: the methods of a language model all do."""
+    seen = []
+
+    def counted(weight, dtype):
+        seen.append(weight.shape)
+        return float12_exceptions(weight, dtype)
+
+    monkeypatch.setattr(float12_weights, "float12_exceptions", counted)
+    graph = products(RNG.standard_normal((48, 96)).astype(BF16.numpy), 3)
+    first, second = (quantise_weights(graph, mansard.quantize("float12", min_elements=1)) for _ in range(2))
+    assert seen == [(48, 96)]
+    assert str(first) == str(second)

@@ -35,6 +35,7 @@ class FolderCheckpoint(Checkpoint):
         self._tensors = _read_tensors(path)
         self._sources = current_layout(self._tensors, self.config)
         self._closed = False
+        self._constants: dict[str, Constant] = {}
         self.names = frozenset(self._sources)
 
     def tensor_type(self, name: str) -> TensorType:
@@ -65,7 +66,7 @@ class FolderCheckpoint(Checkpoint):
     def constant(self, name: str) -> Constant:
         """A view of the mapped file, or for stacked experts a new array."""
         self.tensor_type(name)
-        return Constant(name, functools.partial(self._load, name))
+        return self._constants.setdefault(name, Constant(name, functools.partial(self._load, name)))
 
     def close(self) -> None:
         """Drop the mapped shards."""

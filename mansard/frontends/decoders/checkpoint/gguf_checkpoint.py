@@ -43,6 +43,7 @@ class GgufCheckpoint(Checkpoint):
 
     def __init__(self, path: Path, dtype: DType | None = None) -> None:
         self.path = path
+        self._constants: dict[str, Constant] = {}
         file = read_gguf(path)
         architecture = str(file.metadata.get("general.architecture"))
         if architecture not in FAMILIES:
@@ -83,7 +84,7 @@ class GgufCheckpoint(Checkpoint):
     def constant(self, name: str) -> Constant:
         """A view of the mapped file for tensors stored in the checkpoint's dtype, else a new array."""
         self.tensor_type(name)
-        return Constant(name, functools.partial(self._load, name))
+        return self._constants.setdefault(name, Constant(name, functools.partial(self._load, name)))
 
     def quantised(self, name: str) -> QuantisedTensor | None:
         """The tensor as stored in groups of integers; None for floating point, for types that are no integers

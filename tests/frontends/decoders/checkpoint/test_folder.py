@@ -97,6 +97,7 @@ def test_shards_and_bf16(tmp_path):
 def test_tensors_are_views_of_the_file(folder):
     checkpoint = open_checkpoint(folder)
     constant = checkpoint.constant("model.embed_tokens.weight")
+    assert checkpoint.constant("model.embed_tokens.weight") is constant  # what is known of it is known once
     first, second = constant.load(), constant.load()
     assert np.shares_memory(first, second)
     assert not first.flags.owndata
