@@ -127,6 +127,7 @@ class _Merger:
         extents = tuple(e for d, e in enumerate(op.extents) if d != op.rank - 1)
         return (
             op.output.type.dtype,
+            _repeated(op),
             op.rank,
             tuple(weights),
             tuple(v for v, _ in others),
@@ -182,6 +183,8 @@ class _Merger:
         column = a.rank - 1
         kept = [e for d, e in enumerate(a.extents) if d != column]
         if (a.body, a.maps) != (b.body, b.maps) or a.output.type.dtype is not b.output.type.dtype:
+            return False
+        if _repeated(a) != _repeated(b):
             return False
         if kept != [e for d, e in enumerate(b.extents) if d != column]:
             return False
@@ -286,6 +289,11 @@ def _extent(value: Value, axis: int) -> int:
     extent = value.type.shape[axis]
     assert isinstance(extent, int)
     return extent
+
+
+def _repeated(op: Generic) -> tuple[int, ...]:
+    """For each operand, the first that is the same value: what is one constant has to be one everywhere."""
+    return tuple(map(op.inputs.index, op.inputs))
 
 
 def _type_without_columns(op: Generic, operand: int) -> tuple[object, ...]:

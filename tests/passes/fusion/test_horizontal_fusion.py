@@ -96,6 +96,19 @@ def test_products_with_exceptions_become_one():
     same(graph, merged)
 
 
+def test_constants_that_only_one_product_reads_twice_stay_apart():
+    """Two of another product, which would become the columns of one, are not one value."""
+    n, outs = Network(), []
+    for same_value in (True, False):
+        first = n.constant(4)
+        second = first if same_value else n.constant(4)
+        reads = [IndexMap.identity(2), IndexMap.of_dims((1,)), IndexMap.of_dims((1,))]
+        body = Apply("add", (SUM, Arg(2, F32)), F32)
+        outs.append(n.row_sums(n.b.generic([n.product(4), first, second], reads, (ROWS, 4), body)))
+    graph = n.b.build(outs)
+    assert fuse_horizontally(graph) is graph
+
+
 def test_maps_that_read_another_table_stay_apart():
     """A table that a map reads at computed places has no columns."""
     n = Network()

@@ -31,6 +31,7 @@ from mansard.codegen.schedules.common.dot_products import (
 from mansard.codegen.schedules.cpu.gemm import Gemm
 from mansard.codegen.schedules.cpu.gemm_tile import WIDTH, RegisterTile, tiles
 from mansard.codegen.schedules.cpu.packed_weights import Weights, find_weights
+from mansard.ir.types import Value
 
 MIN_ROWS = 8
 """The minimum rows of a tile with which arithmetic hides reading its weights from the second-level cache."""
@@ -61,7 +62,7 @@ def find(nest: Nest, root: Root, shape: Shape) -> Weights | None:
     if weights is None or weights.panels.columns[0] < WIDTH // 2:
         return None
     inner = shape.reduced[-1]
-    other = _other(product, weights)
+    other = other_factor(product, weights.value)
     if dict(other.address.terms).get(inner[-1]) != 1 or shape.column[-1] in dict(other.address.terms):
         return None
     if not divides(nest.total(inner), product.group):
@@ -79,9 +80,9 @@ def _reads_inside(nest: Nest, factor: DotFactor, beyond: int) -> bool:
     return dims.bounds(dims.add(size, -1 - beyond, dims.mul(last, -1)))[0] >= 0
 
 
-def _other(product: LowPrecisionProduct, weights: Weights) -> DotFactor:
+def other_factor(product: LowPrecisionProduct, weights: Value) -> DotFactor:
     """The factor that is not the weights."""
-    return product.right if product.left.value is weights.value else product.left
+    return product.right if product.left.value is weights else product.left
 
 
 def candidates(nest: Nest, shape: Shape, weights: Weights, target: KernelTarget) -> list[Parameters]:
@@ -121,7 +122,7 @@ class DotGemm(Gemm):
         super().__init__(frame, root, shape, weights, tile)
         product = low_precision_product(frame.nest, root)
         assert product is not None
-        self.other = _other(product, weights)
+        self.other = other_factor(product, weights.value)
         self.word = product.group
         self.memory: Memory = self.b.bindings[self.ev.binding_of[weights.value]]
         """Of the panels."""

@@ -20,10 +20,10 @@ from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.loop_nest import Nest, Root
 from mansard.codegen.schedules.common.base import Frame, Scheduled, estimate
 from mansard.codegen.schedules.common.contraction import Group, Shape
-from mansard.codegen.schedules.common.dot_products import DotFactor, low_precision_product
+from mansard.codegen.schedules.common.dot_products import low_precision_product
 from mansard.codegen.schedules.common.transposed_stores import transposed_result
 from mansard.codegen.schedules.cpu.gemm import CHUNK, Ahead
-from mansard.codegen.schedules.cpu.gemm_dot import DotGemm
+from mansard.codegen.schedules.cpu.gemm_dot import DotGemm, other_factor
 from mansard.codegen.schedules.cpu.gemm_tile import WORKGROUP_CYCLES, RegisterTile
 from mansard.codegen.schedules.cpu.packed_weights import Weights
 from mansard.dtypes import DType
@@ -43,15 +43,11 @@ def takes(nest: Nest, row: Group | None, inner: Group, weights: Value, target: K
     product = low_precision_product(nest, root)
     if product is None or product.group != 2 or row is None or not target.features >= FEATURES:
         return False
-    terms = dict(_other(product.left, product.right, weights).address.terms)
+    terms = dict(other_factor(product, weights).address.terms)
     depth = nest.total(inner)
     if not isinstance(depth, int) or depth % DEPTH or terms.get(inner[-1]) != 1:
         return False
     return isinstance(terms.get(row[-1]), int) and transposed_result(nest, row) is None
-
-
-def _other(left: DotFactor, right: DotFactor, weights: Value) -> DotFactor:
-    return right if left.value is weights else left
 
 
 def applies(nest: Nest, shape: Shape, weights: Weights, target: KernelTarget) -> bool:
