@@ -11,11 +11,7 @@ def half_byte(b: KernelBuilder, memory: Binding, places: KValue, dtype: DType) -
     byte = b.cast(b.load(memory, b.binary("shr", places, b.idx(1))), DType.I32)
     odd = b.cast(b.binary("and", places, b.idx(1)), DType.I32)
     shifted = b.binary("shr", byte, b.mul(odd, b.const(4, DType.I32)))
-    half = b.binary("and", shifted, b.const(15, DType.I32))
-    if dtype.is_signed:
-        eight = b.const(8, DType.I32)
-        return b.sub(b.binary("xor", half, eight), eight)
-    return half
+    return _extended(b, b.binary("and", shifted, b.const(15, DType.I32)), dtype)
 
 
 def half_bytes(
@@ -25,10 +21,15 @@ def half_bytes(
     they are ``aligned``."""
     packed = b.load(memory, b.binary("shr", first, b.idx(1)), lanes // 2, aligned=aligned)
     wide = b.cast(packed, DType.I32)
-    low = b.binary("and", wide, b.const(15, DType.I32, lanes // 2))
-    high = b.binary("shr", wide, b.const(4, DType.I32, lanes // 2))
+    low = b.binary("and", wide, b.const(15, DType.I32))
+    high = b.binary("shr", wide, b.const(4, DType.I32))
     half = b.shuffle(low, high, [lanes // 2 * (lane % 2) + lane // 2 for lane in range(lanes)])
-    if dtype.is_signed:
-        eight = b.const(8, DType.I32, lanes)
-        return b.sub(b.binary("xor", half, eight), eight)
-    return half
+    return _extended(b, half, dtype)
+
+
+def _extended(b: KernelBuilder, half: KValue, dtype: DType) -> KValue:
+    """The number of ``dtype`` whose four bits these are."""
+    if not dtype.is_signed:
+        return half
+    eight = b.const(8, DType.I32)
+    return b.sub(b.binary("xor", half, eight), eight)

@@ -24,10 +24,8 @@ typedef struct row {
 WITH_VECTORS static void round_to_bf16(float *rounded, const float *x, uint64_t count)
 {
     for (uint64_t i = 0; i < count; i++) {
-        uint32_t bits = bits_of(x[i]), magnitude = bits & MAGNITUDE;
-        magnitude = (magnitude + 0x7fff + (magnitude >> 16 & 1)) & 0xffff0000;
-        magnitude = magnitude < INFINITE ? magnitude : INFINITE - 0x10000;
-        rounded[i] = real_of((bits & ~MAGNITUDE) | magnitude);
+        uint32_t bits = (uint32_t)to_bf16(x[i]) << 16;
+        rounded[i] = real_of((bits & MAGNITUDE) < INFINITE ? bits : bits - 0x10000);
     }
 }
 
@@ -77,10 +75,10 @@ WITH_VECTORS static int is_exact(const row *r)
     return exact;
 }
 
-/* Choose a row's factor, with which it has so many exceptions. */
-static uint32_t choose(row *r)
+/* Choose the factor of a row whose largest magnitude has these bits; how many exceptions it has with that. */
+static uint32_t choose(row *r, uint32_t largest)
 {
-    uint32_t largest = mn_largest_bits(r->x, r->depth), exponent = largest >> 23;
+    uint32_t exponent = largest >> 23;
     exponent = exponent == 0 ? 1 : exponent; /* subnormal numbers have the factor of the smallest normal */
     scale_by(r, exponent);
     if (largest == 0) {
@@ -141,13 +139,16 @@ static int each_row(const mn_float12 *w, uint32_t *most)
     for (uint64_t at = 0; at < w->rows && status == MN_OK; at++) {
         row r = {.x = x, .depth = w->depth};
         const float *given = mn_as_f32(x, (const char *)w->weight + at * bytes, w->depth, w->type);
-        if (mn_largest_bits(given, w->depth) >= INFINITE) {
+        uint32_t largest = mn_largest_bits(given, w->depth);
+        if (largest >= INFINITE) {
             status = MN_INPUT;
             break;
         }
-        if (w->type != MN_FLOAT_BF16)
+        if (w->type != MN_FLOAT_BF16) {
             round_to_bf16(x, given, w->depth);
-        uint32_t exceptions = choose(&r);
+            largest = mn_largest_bits(x, w->depth);
+        }
+        uint32_t exceptions = choose(&r, largest);
         if (most != NULL) {
             *most = exceptions > *most ? exceptions : *most;
         } else if (exceptions > w->count) {

@@ -16,13 +16,13 @@ CONFIG = (1, 0, 0x0040004000400040, 0x0040004000400040, 0, 0, 0x1010101010101010
 """What ``ldtilecfg`` reads, as words of 64 bits: palette 1, then the bytes of a row of each register from
 byte 16 on, and its rows from byte 48 on (Intel 64 and IA-32 Architectures Software Developer's Manual, volume
 1, 18.2)."""
-_PROTOTYPES = {
-    "x86.ldtilecfg": "void (ptr)",
-    "x86.tilerelease": "void ()",
-    "x86.tilezero": "void (i8)",
-    "x86.tileloadd64": "void (i8, ptr, i64)",
-    "x86.tilestored64": "void (i8, ptr, i64)",
-    "x86.tdpbf16ps": "void (i8, i8, i8)",
+_OPERANDS = {
+    "ldtilecfg": "ptr",
+    "tilerelease": "",
+    "tilezero": "i8",
+    "tileloadd64": "i8, ptr, i64",
+    "tilestored64": "i8, ptr, i64",
+    "tdpbf16ps": "i8, i8, i8",
 }
 _SUMS, _PAIRS = f"<{SIDE} x float>", f"<{SIDE} x i32>"
 _FMA = f"llvm.fmuladd.v{SIDE}f32"
@@ -35,12 +35,12 @@ def emit_tile_products(f: FunctionEmitter, inst: Inst) -> None:
     rows, columns, steps = (inst.attrs[name] for name in ("rows", "columns", "steps"))
     name = f"tiles.{rows}.{columns}"
     if "amx-bf16" in f.target.features:
-        blocks, prototypes = _by_registers(rows, columns), _PROTOTYPES
+        blocks = _by_registers(rows, columns)
+        for intrinsic, operands in _OPERANDS.items():
+            f.declare(f"llvm.x86.{intrinsic}", f"void @llvm.x86.{intrinsic}({operands})")
     else:
-        blocks, prototypes = _by_vectors(rows, columns), {_FMA[5:]: f"{_SUMS} ({_SUMS}, {_SUMS}, {_SUMS})"}
-    for intrinsic, type_ in prototypes.items():
-        result, operands = type_.split(" (", 1)
-        f.declare(f"llvm.{intrinsic}", f"{result} @llvm.{intrinsic}({operands}")
+        blocks = _by_vectors(rows, columns)
+        f.declare(_FMA, f"{_SUMS} @{_FMA}({_SUMS}, {_SUMS}, {_SUMS})")
     f.intrinsics[name] = _function(name, blocks)
     of_x = element_address(f, inst.attrs["x"], x)
     of_weights = element_address(f, inst.attrs["weights"], weights)

@@ -163,10 +163,10 @@ def scaled_sums(
         return scaled(sums, weight, column, out)
     inputs, maps = [sums, weight.factors, x], [IndexMap.identity(rank), _row(column), None]
     total: Scalar = Arg(0, F32)
-    for number in range(weight.words):
+    for read in _word_reads(weight, column):
         word = Arg(len(inputs), I32)
         inputs.append(weight.exceptions)
-        maps.append(IndexMap((Linear((), number), Linear.dim(column))))
+        maps.append(read)
         place = float12.column(word, depth)
         indices = tuple(place if r.single == rank else to_scalar(r) for r in index_map.results)
         element: Scalar = Gather(2, indices, x.type.dtype)
@@ -185,6 +185,11 @@ def _row(column: int) -> IndexMap:
     return IndexMap((Linear.dim(column),))
 
 
+def _word_reads(weight: Float12Weight, row: int) -> list[IndexMap]:
+    """How the words are read of the weight's row that a dim counts."""
+    return [IndexMap((Linear((), number), Linear.dim(row))) for number in range(weight.words)]
+
+
 def _scaled(total: Scalar, inputs: Sequence[Value], maps: Sequence[IndexMap | None], out: Value) -> Generic:
     whole: Scalar = Apply("mul", (total, Arg(1, F32)), F32)
     if out.type.dtype is not F32:
@@ -197,10 +202,9 @@ def unpacked(weight: Float12Weight, taken: set[str]) -> Generic:
     added to ``taken``."""
     out = Value(fresh_name(taken, f"{weight.high.name}.bf16"), replace(weight.high.type, dtype=BF16))
     inputs, maps = [weight.high, weight.low], [IndexMap.identity(2)] * 2
-    for number in range(weight.words):
-        assert weight.exceptions is not None
-        inputs.append(weight.exceptions)
-        maps.append(IndexMap((Linear((), number), Linear.dim(0))))
+    if weight.exceptions is not None:
+        inputs += [weight.exceptions] * weight.words
+        maps += _word_reads(weight, 0)
     words = (Arg(2 + number, I32) for number in range(weight.words))
     exact = float12.replaced(float12.bits(Arg(0, DType.U8), Arg(1, DType.U4)), Index(1), words)
     return Generic(tuple(inputs), (out,), out.type.shape, tuple(maps), float12.as_bf16(exact))

@@ -262,7 +262,8 @@ class _Pass:
         ops, ((x, _, _),), factor = self.activations.operands(x, index_map, rank, depth, depth)
         place = IndexMap((Linear.dim(p.column), Linear.dim(rank)))
         rows = dims.product(e for d, e in enumerate(op.extents[:rank]) if d != p.column)
-        few = dims.bounds(rows)[1] <= FEW_ROWS_OF_FLOAT12 and takes_exceptions(index_map, rank)
+        few = dims.bounds(rows)[1] <= FEW_ROWS_OF_FLOAT12
+        few = few and (weight.exceptions is None or takes_exceptions(index_map, rank))
         if few:
             parts: tuple[Value, ...] = (weight.high, weight.low)
             number: Scalar = float12.value(Arg(1, DType.U8), Arg(2, DType.U4))

@@ -103,7 +103,7 @@ def test_other_weights_are_rounded_to_bf16(dtype):
     assert values[0, :4].tolist() == [1.0, 1.0, 1 + 2 / 128, -(1 + 2 / 128)]
 
 
-@pytest.mark.parametrize("largest", [np.float32(3e38), np.float32(1e-38), np.float32(1e-39), np.float32(0)])
+@pytest.mark.parametrize("largest", [np.float32(n) for n in (3e38, 1e-38, 1e-39, 1e-42, 0)])
 def test_rows_of_any_magnitude(largest):
     weight = (np.linspace(-1, 1, 64, dtype=np.float32) * largest).astype(BF16.numpy)[None]
     values, _ = stored(weight)
@@ -167,7 +167,7 @@ def test_products_and_lookups(rows, transposed, dtype):
     assert kept == {DType.U8: (48, 96), DType.U4: (48, 96), F32: (48,), DType.I32: (words, 48)}
     inputs = [RNG.standard_normal((rows, 96)).astype(np.float32)]
     (product, table), (wanted, copied) = interpret(after, inputs), interpret(graph, inputs)
-    np.testing.assert_allclose(product, wanted, rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(product, wanted, rtol=1e-4, atol=1e-4)
     np.testing.assert_array_equal(table, copied)
 
 

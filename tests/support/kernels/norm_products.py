@@ -44,8 +44,8 @@ def constant(b, name, columns, depth, outliers=0):
     numbers = RNG.standard_normal((columns, depth)) / np.sqrt(depth)
     if outliers:
         numbers *= 2.0**-16
-    for row in numbers if outliers else ():
-        row[RNG.choice(depth, RNG.integers(outliers + 1), replace=False)] *= 2.0**18
+        for row in numbers:
+            row[RNG.choice(depth, RNG.integers(outliers + 1), replace=False)] *= 2.0**18
     return b.constant(name, Constant.of(numbers.astype(np.float32), name), (columns, depth), F32)
 
 

@@ -69,16 +69,14 @@ def _in_pairs(product: RowsProduct, target: KernelTarget) -> bool:
     )
 
 
-def _in_tiles(nest: Nest, product: RowsProduct, target: KernelTarget) -> bool:
-    """Whether tile registers multiply it."""
-    return gemm_tiles.takes(nest, product.row, product.inner, product.weights, target)
-
-
 def _tiles(nest: Nest, product: RowsProduct, target: KernelTarget) -> list[RegisterTile]:
-    if _in_tiles(nest, product, target):
-        fitting = [c for c in (MOST, 1) if c * SIDE * product.depth * 2 <= SCRATCH_BYTES]
-        if fitting:
-            return [RegisterTile(gemm_tiles.ROWS, columns, SIDE) for columns in fitting]
+    def fitting(candidates: Sequence[RegisterTile], size: int) -> list[RegisterTile]:
+        return [t for t in candidates if t.columns * t.lanes * product.depth * size <= SCRATCH_BYTES]
+
+    if gemm_tiles.takes(nest, product.row, product.inner, product.weights, target):
+        found = fitting([RegisterTile(gemm_tiles.ROWS, columns, SIDE) for columns in (MOST, 1)], 2)
+        if found:
+            return found
     if _in_pairs(product, target):
         weights = _weights(nest, product, target.lanes(DType.F32), 2)
         candidates, size = ordered_tiles(nest, _shape(product), weights, target), 2
@@ -87,7 +85,7 @@ def _tiles(nest: Nest, product: RowsProduct, target: KernelTarget) -> list[Regis
         candidates, size = tiles(rows, product.columns, product.depth, target), 4
         # With a vector of columns alone, every element of x would be widened for one product.
         candidates = [tile for tile in candidates if tile.columns > 1]
-    return [t for t in candidates if t.columns * t.lanes * product.depth * size <= SCRATCH_BYTES]
+    return fitting(candidates, size)
 
 
 def _shape(product: RowsProduct) -> Shape:
@@ -112,7 +110,7 @@ def schedule(nest: Nest, target: KernelTarget, name: str, product: RowsProduct) 
     most = -(-dims.bounds(nest.total(product.row))[1] // tile.rows)
     tile = replace(tile, block=most if whole else block)
     packed = _PackedPairs if _in_pairs(product, target) else _PackedRows
-    if tile.rows == gemm_tiles.ROWS and _in_tiles(nest, product, target):
+    if tile.rows == gemm_tiles.ROWS:  # more than vector registers hold sums of
         packed = _PackedTiles
     return packed(Frame(nest, target, name), root, product, tile).run()
 

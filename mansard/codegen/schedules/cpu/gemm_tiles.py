@@ -57,17 +57,14 @@ def applies(nest: Nest, shape: Shape, weights: Weights, target: KernelTarget) ->
     return weights.panels.width == SIDE and takes(nest, shape.row, shape.reduced[0], weights.value, target)
 
 
-def tile_of(columns: int, depth: int, rows: int) -> RegisterTile:
-    """A tile of so many panels, in workgroups that are worth their start."""
-    cycles = depth // DEPTH * STEP_CYCLES
-    return RegisterTile(ROWS, columns, SIDE, max(1, min(-(-rows // ROWS), WORKGROUP_CYCLES // cycles)))
-
-
 def schedule(nest: Nest, target: KernelTarget, name: str, shape: Shape, weights: Weights) -> Scheduled:
-    """The kernel of a contraction for which `applies` is True."""
+    """The kernel of a contraction for which `applies` is True, in workgroups that are worth their start."""
     (root,) = (r for r in nest.roots if r.reduces)
+    assert shape.row is not None
+    row_tiles = -(-estimate(nest.total(shape.row)) // ROWS)
+    cycles = weights.panels.depth // DEPTH * STEP_CYCLES
     columns = min(MOST, -(-weights.panels.columns[0] // SIDE))
-    tile = tile_of(columns, weights.panels.depth, estimate(nest.total(shape.row)) if shape.row else 1)
+    tile = RegisterTile(ROWS, columns, SIDE, max(1, min(row_tiles, WORKGROUP_CYCLES // cycles)))
     return TileGemm(Frame(nest, target, name), root, shape, weights, tile).run()
 
 
@@ -77,7 +74,6 @@ class TileGemm(DotGemm):
     def __init__(self, frame: Frame, root: Root, shape: Shape, weights: Weights, tile: RegisterTile) -> None:
         super().__init__(frame, root, shape, weights, tile)
         self.sums = self.b.shared(DType.F32, tile.rows * tile.columns * SIDE)
-        self.row, self.inner = shape.row, shape.reduced[-1]
 
     def _cells(
         self, start: KValue, count: int, vector: KValue, vectors: int, last: bool, ahead: Ahead | None = None
@@ -101,13 +97,13 @@ class TileGemm(DotGemm):
 
     def _x(self, start: KValue) -> tuple[Memory, KValue, KValue]:
         """The other factor: its memory, the place of the row ``start`` in it, and the distance of rows."""
-        b, ev = self.b, self.ev
-        assert self.row is not None
-        stride = dict(self.other.address.terms)[self.row[-1]]
+        b, ev, row = self.b, self.ev, self.shape.row
+        assert row is not None
+        stride = dict(self.other.address.terms)[row[-1]]
         with ev.scope():
             ev.vector = None
-            ev.bind(self.row, start)
-            ev.bind(self.inner, b.idx(0))
+            ev.bind(row, start)
+            ev.bind(self.shape.reduced[-1], b.idx(0))
             place, _ = ev.linear(self.other.address)
         return b.bindings[ev.binding_of[self.other.value]], place, ev.dim(stride)
 
