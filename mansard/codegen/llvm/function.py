@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from mansard.codegen.kernel import (
     Binding,
     Block,
@@ -35,6 +37,8 @@ class FunctionEmitter:
         self.metadata = metadata
         self.intrinsics: dict[str, str] = {}
         self._entry: list[str] = []
+        self._exit: list[str] = []
+        self._around: set[str] = set()
         self._lines: list[str] = []
         self._names: dict[int, str] = {}
         self._constants: dict[int, float | int | bool] = {}
@@ -89,6 +93,13 @@ class FunctionEmitter:
             self.line(code)
             return ""
         return self.temp(code)
+
+    def around_workgroups(self, key: str, before: Sequence[str], after: Sequence[str]) -> None:
+        """Emit code before the first workgroup of a call and after the last one, once for each key."""
+        if key not in self._around:
+            self._around.add(key)
+            self._entry += [f"  {code}" for code in before]
+            self._exit += [f"  {code}" for code in after]
 
     def expansion(self) -> KernelBuilder:
         """A builder whose instructions this emitter can take in place, by `inline`."""
@@ -183,7 +194,7 @@ class FunctionEmitter:
         self.line("%wg.next = add nuw nsw i64 %wg, 1")
         self.line("br label %wg.head")
         self._start("wg.exit")
-        self.line("ret void")
+        self._lines += [*self._exit, "  ret void"]
         arguments = "ptr noalias readonly %table, ptr noalias readonly %grid, i64 %begin, i64 %end"
         head = f'define void @"{self.kernel.name}"({arguments}) #0 {{'
         entry = ["entry:", *self._entry, "  br label %wg.head"]

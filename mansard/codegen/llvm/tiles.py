@@ -1,4 +1,7 @@
-"""The ``tile_products`` instruction: by AMX, whose eight tile registers code names itself, or by vectors."""
+"""The ``tile_products`` instruction: by AMX, whose eight tile registers code names itself, or by vectors.
+
+A kernel sets the registers' sizes once, before its first workgroup, and gives them back behind the last one.
+"""
 
 from __future__ import annotations
 
@@ -36,6 +39,7 @@ def emit_tile_products(f: FunctionEmitter, inst: Inst) -> None:
     name = f"tiles.{rows}.{columns}"
     if "amx-bf16" in f.target.features:
         blocks = _by_registers(rows, columns)
+        f.around_workgroups("tiles", _configuration(), _calls("tilerelease", [""]))
         for intrinsic, operands in _OPERANDS.items():
             f.declare(f"llvm.x86.{intrinsic}", f"void @llvm.x86.{intrinsic}({operands})")
     else:
@@ -63,16 +67,20 @@ def _calls(intrinsic: str, operands: Iterable[str]) -> list[str]:
     return [f"call void @llvm.x86.{intrinsic}({each})" for each in operands]
 
 
+def _configuration() -> list[str]:
+    """What makes every register 16 rows of `ROW_BYTES`."""
+    code = ["%tiles = alloca [64 x i8], align 64"]
+    for number, word in enumerate(CONFIG):
+        code.append(f"%tiles.{number} = getelementptr i8, ptr %tiles, i64 {8 * number}")
+        code.append(f"store i64 {word}, ptr %tiles.{number}, align 8")
+    return code + _calls("ldtilecfg", ["ptr %tiles"])
+
+
 def _by_registers(rows: int, columns: int) -> _Blocks:
     """Registers are the sums, `MOST` for each tile of rows, then tiles of x, then tiles of the weights."""
     of_x, of_weights, line = MOST * MOST, MOST * MOST + MOST, columns * ROW_BYTES
     cells = [(row, column, MOST * row + column) for row in range(rows) for column in range(columns)]
-    entry = ["%config = alloca [64 x i8], align 64"]
-    for number, word in enumerate(CONFIG):
-        entry.append(f"%c{number} = getelementptr i8, ptr %config, i64 {8 * number}")
-        entry.append(f"store i64 {word}, ptr %c{number}, align 8")
-    entry += _calls("ldtilecfg", ["ptr %config"])
-    entry += _calls("tilezero", (f"i8 {sums}" for _, _, sums in cells))
+    entry = _calls("tilezero", (f"i8 {sums}" for _, _, sums in cells))
     entry += [f"%high = mul i64 %pitch, {SIDE}", f"%panel = mul i64 %steps, {SIDE * ROW_BYTES}"]
     loop = [
         "%step = phi i64 [ 0, %entry ], [ %next, %loop ]",
@@ -94,8 +102,7 @@ def _by_registers(rows: int, columns: int) -> _Blocks:
         place = row * SIDE * line + column * ROW_BYTES
         done.append(f"%s{sums} = getelementptr i8, ptr %sums, i64 {place}")
         done += _calls("tilestored64", [f"i8 {sums}, ptr %s{sums}, i64 {line}"])
-    done += [*_calls("tilerelease", [""]), "ret void"]
-    return {"entry": [*entry, "br label %loop"], "loop": loop, "done": done}
+    return {"entry": [*entry, "br label %loop"], "loop": loop, "done": [*done, "ret void"]}
 
 
 def _by_vectors(rows: int, columns: int) -> _Blocks:

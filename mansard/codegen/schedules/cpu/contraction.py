@@ -22,6 +22,7 @@ from mansard.codegen.schedules.cpu import dot, gemm, gemm_dot, gemm_runtime_pack
 from mansard.codegen.schedules.cpu.quantised import dot as quantised_dot
 from mansard.codegen.schedules.cpu.quantised import dot_in_parts, gemm_unpacked
 from mansard.codegen.schedules.cpu.quantised import gemm as quantised_gemm
+from mansard.codegen.schedules.cpu.quantised import gemm_tiles as quantised_gemm_tiles
 from mansard.dims import DimLike
 from mansard.dtypes import DType
 
@@ -55,6 +56,8 @@ def candidates(nest: Nest, target: KernelTarget) -> list[Parameters]:
     (root,) = (r for r in nest.roots if r.reduces)
     quantised = quantised_gemm.find(nest, root, target)
     if quantised is not None:
+        if quantised_gemm_tiles.applies(nest, quantised, target):
+            return [Parameters()]
         if gemm_unpacked.applies(nest, quantised, target):
             return gemm_unpacked.candidates(nest, quantised, target)
         return quantised_gemm.candidates(nest, quantised, target)
@@ -96,6 +99,8 @@ def schedule(nest: Nest, target: KernelTarget, name: str, parameters: Parameters
     (root,) = (r for r in nest.roots if r.reduces)
     quantised = quantised_gemm.find(nest, root, target)
     if quantised is not None:
+        if quantised_gemm_tiles.applies(nest, quantised, target):
+            return quantised_gemm_tiles.schedule(nest, target, name, quantised)
         if gemm_unpacked.applies(nest, quantised, target):
             return gemm_unpacked.schedule(nest, target, name, quantised, parameters)
         return quantised_gemm.schedule(nest, target, name, quantised, parameters)

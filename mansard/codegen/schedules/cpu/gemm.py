@@ -232,7 +232,7 @@ class Gemm:
             return
         for i, total in enumerate(sums):
             row, c = rows[i // vectors], i % vectors
-            self._store(row, columns[c], total, partial if c == vectors - 1 else lanes)
+            self.store(row, columns[c], total, partial if c == vectors - 1 else lanes)
 
     def columns(self, vector: KValue, vectors: int) -> list[KValue]:
         """The first column of each vector from ``vector`` on."""
@@ -365,7 +365,7 @@ class Gemm:
             step *= panels.run if step == 1 else extent
         return result
 
-    def _store(self, row: KValue, column: KValue, total: KValue, count: int) -> None:
+    def store(self, row: KValue, column: KValue, total: KValue, count: int) -> None:
         """Store the first ``count`` lanes of an accumulator, in power-of-two pieces."""
         b = self.b
         for offset, piece in self.frame.pieces(total, count):

@@ -12,6 +12,8 @@ products.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from mansard import dims
 from mansard.codegen.kernel import KValue
 from mansard.codegen.kernel.ir import Memory
@@ -20,9 +22,9 @@ from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.loop_nest import Nest, Root
 from mansard.codegen.schedules.common.base import Frame, Scheduled, estimate
 from mansard.codegen.schedules.common.contraction import Group, Shape
-from mansard.codegen.schedules.common.dot_products import low_precision_product
+from mansard.codegen.schedules.common.dot_products import DotFactor, low_precision_product
 from mansard.codegen.schedules.common.transposed_stores import transposed_result
-from mansard.codegen.schedules.cpu.gemm import CHUNK, Ahead
+from mansard.codegen.schedules.cpu.gemm import CHUNK, Ahead, Gemm
 from mansard.codegen.schedules.cpu.gemm_dot import DotGemm, other_factor
 from mansard.codegen.schedules.cpu.gemm_tile import WORKGROUP_CYCLES, RegisterTile
 from mansard.codegen.schedules.cpu.packed_weights import Weights
@@ -87,25 +89,10 @@ class TileGemm(DotGemm):
             self._fetch(ahead)
         panels, steps = self.panels(vector, vectors), self.weights.panels.depth // DEPTH
         weights = self.memory, panels[0]  # the others follow it
-        tile_products(b, self._x(start), weights, self.sums, (count // SIDE, vectors), steps)
+        x = place_of_rows(self, self.other, start)
+        tile_products(b, x, weights, self.sums, (count // SIDE, vectors), steps)
         columns, partial = self.columns(vector, vectors), self.partial(vectors) if last else SIDE
-        with b.for_(b.idx(0), b.idx(count)) as loop, self.ev.scope():
-            row, line = b.add(start, loop.index), b.mul(loop.index, b.idx(vectors * SIDE))
-            for number, column in enumerate(columns):
-                total = b.load(self.sums, b.add(line, b.idx(number * SIDE)), SIDE)
-                self._store(row, column, total, partial if number == vectors - 1 else SIDE)
-
-    def _x(self, start: KValue) -> tuple[Memory, KValue, KValue]:
-        """The other factor: its memory, the place of the row ``start`` in it, and the distance of rows."""
-        b, ev, row = self.b, self.ev, self.shape.row
-        assert row is not None
-        stride = dict(self.other.address.terms)[row[-1]]
-        with ev.scope():
-            ev.vector = None
-            ev.bind(row, start)
-            ev.bind(self.shape.reduced[-1], b.idx(0))
-            place, _ = ev.linear(self.other.address)
-        return b.bindings[ev.binding_of[self.other.value]], place, ev.dim(stride)
+        store_rows(self, self.sums, start, count, columns, partial)
 
     def _fetch(self, ahead: Ahead) -> None:
         """Prefetch all of a row tile's part of the weights."""
@@ -114,3 +101,29 @@ class TileGemm(DotGemm):
         with b.for_(b.idx(0), b.idx(self.weights.panels.depth // CHUNK * ahead.lines)) as loop:
             place = b.add(ahead.start, b.mul(loop.index, b.idx(line)))
             b.prefetch(memory, place, second_level=ahead.second_level)
+
+
+def place_of_rows(gemm: Gemm, x: DotFactor, start: KValue) -> tuple[Memory, KValue, KValue]:
+    """The factor that is not the weights, as `tile_products` takes it: its memory, the place of the row
+    ``start`` at the bound loops, from where the innermost one begins, and the distance of rows."""
+    b, ev, row = gemm.b, gemm.ev, gemm.shape.row
+    assert row is not None
+    stride = dict(x.address.terms)[row[-1]]
+    with ev.scope():
+        ev.vector = None
+        ev.bind(row, start)
+        ev.bind(gemm.shape.reduced[-1], b.idx(0))
+        place, _ = ev.linear(x.address)
+    return b.bindings[ev.binding_of[x.value]], place, ev.dim(stride)
+
+
+def store_rows(
+    gemm: Gemm, sums: Memory, start: KValue, count: int, columns: Sequence[KValue], partial: int
+) -> None:
+    """Store ``count`` rows, from ``start`` on, of sums in memory, of whose last vector ``partial`` count."""
+    b, vectors = gemm.b, len(columns)
+    with b.for_(b.idx(0), b.idx(count)) as loop, gemm.ev.scope():
+        row, line = b.add(start, loop.index), b.mul(loop.index, b.idx(vectors * SIDE))
+        for number, column in enumerate(columns):
+            total = b.load(sums, b.add(line, b.idx(number * SIDE)), SIDE)
+            gemm.store(row, column, total, partial if number == vectors - 1 else SIDE)

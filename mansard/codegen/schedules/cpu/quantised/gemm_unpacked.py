@@ -21,6 +21,7 @@ from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.loop_nest import Nest, Root
 from mansard.codegen.parameters import Parameters
 from mansard.codegen.schedules.common.base import Frame, Scheduled, estimate
+from mansard.codegen.schedules.common.dequantised import DequantisedProduct
 from mansard.codegen.schedules.cpu.gemm import Ahead, StackPanels
 from mansard.codegen.schedules.cpu.gemm_runtime_packed import MIN_ROWS, SCRATCH_BYTES
 from mansard.codegen.schedules.cpu.gemm_tile import RegisterTile, tiles
@@ -37,7 +38,12 @@ def applies(nest: Nest, weights: QuantisedWeights, target: KernelTarget) -> bool
     product = weights.product
     if weights.step != 1 or product.row is None or estimate(nest.total(product.row)) < MIN_ROWS:
         return False
-    if nest.choosing != nest.fixed:  # a sum over several matrices would need all of them unpacked
+    return same_for_all_rows(nest, product) and bool(_tiles(nest, weights, target))
+
+
+def same_for_all_rows(nest: Nest, product: DequantisedProduct) -> bool:
+    """Whether the weights, with what applies to them, are the same for all rows."""
+    if product.row is None or nest.choosing != nest.fixed:  # a sum over several matrices would need them all
         return False
     (root,) = (r for r in nest.roots if r.reduces)
     rows = {*product.row, *(loop for group in product.rest for loop in group)}
@@ -46,7 +52,7 @@ def applies(nest: Nest, weights: QuantisedWeights, target: KernelTarget) -> bool
         addresses = [*(read.address for read in reads), *uses]
         if any(at is None or any(loop in rows for loop, _ in at.terms) for at in addresses):
             return False
-    return bool(_tiles(nest, weights, target))
+    return True
 
 
 def candidates(nest: Nest, weights: QuantisedWeights, target: KernelTarget) -> list[Parameters]:
