@@ -12,7 +12,8 @@ products.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 
 from mansard import dims
 from mansard.codegen.kernel import KValue
@@ -20,7 +21,7 @@ from mansard.codegen.kernel.ir import Memory
 from mansard.codegen.kernel.tile_products import DEPTH, MOST, SIDE, tile_products
 from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.loop_nest import Nest, Root
-from mansard.codegen.schedules.common.base import Frame, Scheduled, estimate
+from mansard.codegen.schedules.common.base import Frame, Scheduled, divides, estimate
 from mansard.codegen.schedules.common.contraction import Group, Shape
 from mansard.codegen.schedules.common.dot_products import DotFactor, low_precision_product
 from mansard.codegen.schedules.common.transposed_stores import transposed_result
@@ -34,6 +35,8 @@ from mansard.ir.types import Value
 FEATURES = frozenset({"amx-bf16", "avx512bf16"})
 """What a CPU has that multiplies tiles of bf16, and the pairs of calls with fewer rows."""
 ROWS = MOST * SIDE
+FEW_ROWS = 4
+"""Of a register tile by vectors, in calls with fewer rows than a tile register has."""
 STEP_CYCLES = 16 * MOST * MOST
 """Of `DEPTH` reduced positions, for all sums of a tile."""
 
@@ -54,7 +57,7 @@ def takes(nest: Nest, row: Group | None, inner: Group, weights: Value, target: K
 
 def applies(nest: Nest, shape: Shape, weights: Weights, target: KernelTarget) -> bool:
     """Whether this schedule takes a product that `gemm_dot.find` accepts."""
-    if len(shape.reduced) != 1 or shape.row is None or dims.bounds(nest.total(shape.row))[0] < ROWS:
+    if len(shape.reduced) != 1 or shape.row is None or estimate(nest.total(shape.row)) < SIDE:
         return False
     return weights.panels.width == SIDE and takes(nest, shape.row, shape.reduced[0], weights.value, target)
 
@@ -70,29 +73,99 @@ def schedule(nest: Nest, target: KernelTarget, name: str, shape: Shape, weights:
     return TileGemm(Frame(nest, target, name), root, shape, weights, tile).run()
 
 
-class TileGemm(DotGemm):
+class RowsOfTiles(Gemm):
+    """What kernels by tile registers have in common: `products` computes 32 or 16 rows, and calls with fewer
+    go on by vectors, as the other base class."""
+
+    @property
+    def fewest(self) -> int:
+        """The fewest rows of calls that come to `_tile`."""
+        return dims.bounds(self.rows)[0]
+
+    def products(
+        self, start: KValue, count: int, vector: KValue, vectors: int, last: bool, ahead: Ahead | None
+    ) -> None:
+        """Accumulate and store ``count`` rows, `ROWS` or `SIDE`, as `_cells` does."""
+        raise NotImplementedError
+
+    def _tile(self, row_tile: KValue, column_tile: KValue, vectors: int, last: bool = False) -> None:
+        b, ev, most = self.b, self.ev, dims.bounds(self.rows)[1]
+        first, vector = b.mul(row_tile, b.idx(ROWS)), b.mul(column_tile, b.idx(self.tile.columns))
+        for count, end in ((ROWS, None), (SIDE, ROWS), (FEW_ROWS, SIDE), (1, FEW_ROWS)):
+            if most < count or (end is not None and self.fewest >= end):
+                continue
+            with self.rows_between(count, end), ev.scope():
+                if count == ROWS:
+                    self.products(first, count, vector, vectors, last, self._ahead(row_tile, vector, vectors))
+                    continue
+                with b.for_(first, ev.dim(self.rows), count) as loop, ev.scope():
+                    if count == SIDE:
+                        self.products(loop.index, count, vector, vectors, last, None)
+                    else:
+                        super()._cells(loop.index, count, vector, vectors, last)
+
+    @contextmanager
+    def rows_between(self, least: int, end: int | None = None) -> Iterator[None]:
+        """Around what calls with ``least`` rows or more, and fewer than ``end``, do."""
+        b, rows, most = self.b, self.ev.dim(self.rows), dims.bounds(self.rows)[1]
+        with ExitStack() as where:
+            if self.fewest < least:
+                where.enter_context(b.if_(b.compare("ge", rows, b.idx(least))))
+            if end is not None and most >= end:
+                where.enter_context(b.if_(b.compare("lt", rows, b.idx(end))))
+            yield
+
+    def first_row(self, start: KValue, count: int) -> KValue:
+        """``start``, or the row from which ``count`` are the last ones."""
+        if divides(self.rows, count):
+            return start
+        return self.frame.minimum(start, self.ev.dim(dims.add(self.rows, -count)))
+
+    def place_of_rows(self, x: DotFactor, start: KValue) -> tuple[Memory, KValue, KValue]:
+        """The factor that is not the weights, as `tile_products` takes it: its memory, the place of the row
+        ``start`` at the bound loops, from where the innermost one begins, and the distance of rows."""
+        b, ev, row = self.b, self.ev, self.shape.row
+        assert row is not None
+        stride = dict(x.address.terms)[row[-1]]
+        with ev.scope():
+            ev.vector = None
+            ev.bind(row, start)
+            ev.bind(self.shape.reduced[-1], b.idx(0))
+            place, _ = ev.linear(x.address)
+        return b.bindings[ev.binding_of[x.value]], place, ev.dim(stride)
+
+    def store_rows(
+        self, sums: Memory, start: KValue, count: int, columns: Sequence[KValue], last: bool
+    ) -> None:
+        """Store ``count`` rows of sums in memory, from the row ``start`` on."""
+        b, vectors = self.b, len(columns)
+        partial = self.partial(vectors) if last else SIDE
+        with b.for_(b.idx(0), b.idx(count)) as loop, self.ev.scope():
+            row, line = b.add(start, loop.index), b.mul(loop.index, b.idx(vectors * SIDE))
+            for number, column in enumerate(columns):
+                total = b.load(sums, b.add(line, b.idx(number * SIDE)), SIDE)
+                self.store(row, column, total, partial if number == vectors - 1 else SIDE)
+
+
+class TileGemm(RowsOfTiles, DotGemm):
     """The kernel of a product by tile registers under construction."""
 
     def __init__(self, frame: Frame, root: Root, shape: Shape, weights: Weights, tile: RegisterTile) -> None:
         super().__init__(frame, root, shape, weights, tile)
         self.sums = self.b.shared(DType.F32, tile.rows * tile.columns * SIDE)
 
-    def _cells(
-        self, start: KValue, count: int, vector: KValue, vectors: int, last: bool, ahead: Ahead | None = None
+    def products(
+        self, start: KValue, count: int, vector: KValue, vectors: int, last: bool, ahead: Ahead | None
     ) -> None:
-        if count < ROWS:  # where a call has fewer rows
-            super()._cells(start, count, vector, vectors, last, ahead)
-            return
-        b = self.b
-        start = self.frame.minimum(start, self.ev.dim(dims.add(self.rows, -count)))
+        """Accumulate and store so many rows; `_cells` by tile registers."""
+        start = self.first_row(start, count)
         if ahead is not None:
             self._fetch(ahead)
         panels, steps = self.panels(vector, vectors), self.weights.panels.depth // DEPTH
         weights = self.memory, panels[0]  # the others follow it
-        x = place_of_rows(self, self.other, start)
-        tile_products(b, x, weights, self.sums, (count // SIDE, vectors), steps)
-        columns, partial = self.columns(vector, vectors), self.partial(vectors) if last else SIDE
-        store_rows(self, self.sums, start, count, columns, partial)
+        x = self.place_of_rows(self.other, start)
+        tile_products(self.b, x, weights, self.sums, (count // SIDE, vectors), steps)
+        self.store_rows(self.sums, start, count, self.columns(vector, vectors), last)
 
     def _fetch(self, ahead: Ahead) -> None:
         """Prefetch all of a row tile's part of the weights."""
@@ -101,29 +174,3 @@ class TileGemm(DotGemm):
         with b.for_(b.idx(0), b.idx(self.weights.panels.depth // CHUNK * ahead.lines)) as loop:
             place = b.add(ahead.start, b.mul(loop.index, b.idx(line)))
             b.prefetch(memory, place, second_level=ahead.second_level)
-
-
-def place_of_rows(gemm: Gemm, x: DotFactor, start: KValue) -> tuple[Memory, KValue, KValue]:
-    """The factor that is not the weights, as `tile_products` takes it: its memory, the place of the row
-    ``start`` at the bound loops, from where the innermost one begins, and the distance of rows."""
-    b, ev, row = gemm.b, gemm.ev, gemm.shape.row
-    assert row is not None
-    stride = dict(x.address.terms)[row[-1]]
-    with ev.scope():
-        ev.vector = None
-        ev.bind(row, start)
-        ev.bind(gemm.shape.reduced[-1], b.idx(0))
-        place, _ = ev.linear(x.address)
-    return b.bindings[ev.binding_of[x.value]], place, ev.dim(stride)
-
-
-def store_rows(
-    gemm: Gemm, sums: Memory, start: KValue, count: int, columns: Sequence[KValue], partial: int
-) -> None:
-    """Store ``count`` rows, from ``start`` on, of sums in memory, of whose last vector ``partial`` count."""
-    b, vectors = gemm.b, len(columns)
-    with b.for_(b.idx(0), b.idx(count)) as loop, gemm.ev.scope():
-        row, line = b.add(start, loop.index), b.mul(loop.index, b.idx(vectors * SIDE))
-        for number, column in enumerate(columns):
-            total = b.load(sums, b.add(line, b.idx(number * SIDE)), SIDE)
-            gemm.store(row, column, total, partial if number == vectors - 1 else SIDE)

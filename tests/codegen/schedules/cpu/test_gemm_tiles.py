@@ -136,9 +136,11 @@ SHAPES = [
 ]
 
 
-@pytest.mark.parametrize("constant", [True, False])
-@pytest.mark.parametrize("rows, columns, depth", SHAPES)
-def test_cpus_with_tile_registers_use_them(constant, rows, columns, depth):
+@pytest.mark.parametrize(
+    "rows, columns, depth, constant",
+    [*((*shape, constant) for shape in SHAPES for constant in (True, False)), (17, 80, 128, True)],
+)
+def test_cpus_with_tile_registers_use_them(rows, columns, depth, constant):
     graph = product(rows, columns, depth, constant=constant)
     assert uses_tiles(graph, AMX)
     assert not uses_tiles(graph, f"{AMX},-amx-tile")
@@ -163,20 +165,20 @@ def test_the_same_by_vectors(target, constant, rows, columns, depth):
 
 
 @pytest.mark.usefixtures("everywhere")
-@pytest.mark.parametrize("least", [1, 32])
+@pytest.mark.parametrize("least", [1, 7, 16, 32])
 @pytest.mark.parametrize("constant", [True, False])
 def test_any_number_of_rows(least, constant):
     rows = dims.symbol(Dim("rows", least, 200))
     graph = product(rows, 80, 256, constant=constant)
     with compiled(graph, "cpu") as model:
-        for count in (least, 31, 32, 47, 200):
+        for count in (1, 3, 6, 7, 15, 16, 31, 32, 47, 200):
             if count >= least:
                 inputs = inputs_of(graph, count)
                 compare(outputs(model, inputs), interpret(graph, inputs), 1e-5, 1e-4)
 
 
 def test_factors_that_do_not_lie_so_are_multiplied_otherwise():
-    for rows, depth in ((16, 64), (64, 80)):
+    for rows, depth in ((15, 64), (64, 80)):
         assert not uses_tiles(product(rows, 64, depth, constant=True), AMX)
 
 

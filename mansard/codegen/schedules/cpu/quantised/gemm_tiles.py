@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 
 from mansard import dims
 from mansard.codegen.kernel import KValue
@@ -28,16 +28,15 @@ from mansard.codegen.loop_nest import Nest, Root
 from mansard.codegen.schedules.common.base import Frame, Scheduled, divides, estimate
 from mansard.codegen.schedules.common.transposed_stores import transposed_result
 from mansard.codegen.schedules.cpu import gemm_tiles
+from mansard.codegen.schedules.cpu.gemm import Ahead
 from mansard.codegen.schedules.cpu.gemm_runtime_packed import SCRATCH_BYTES
 from mansard.codegen.schedules.cpu.gemm_tile import RegisterTile
-from mansard.codegen.schedules.cpu.gemm_tiles import ROWS, place_of_rows, store_rows
+from mansard.codegen.schedules.cpu.gemm_tiles import ROWS, RowsOfTiles
 from mansard.codegen.schedules.cpu.quantised.gemm import QuantisedGemm, QuantisedWeights
 from mansard.codegen.schedules.cpu.quantised.gemm_unpacked import MIN_WORKGROUPS, same_for_all_rows
 from mansard.dtypes import DType
 
 F32, BF16 = DType.F32, DType.BF16
-FEW_ROWS = 4
-"""Rows of a tile in calls with fewer than tile registers have."""
 
 
 def applies(nest: Nest, weights: QuantisedWeights, target: KernelTarget) -> bool:
@@ -64,7 +63,7 @@ def schedule(nest: Nest, target: KernelTarget, name: str, weights: QuantisedWeig
     return _TileGemm(Frame(nest, target, name), root, weights, RegisterTile(ROWS, columns, SIDE, block)).run()
 
 
-class _TileGemm(QuantisedGemm):
+class _TileGemm(RowsOfTiles, QuantisedGemm):
     def __init__(self, frame: Frame, root: Root, weights: QuantisedWeights, tile: RegisterTile) -> None:
         super().__init__(frame, root, weights, tile)
         b, inner = self.b, self.nest.total(self.product.reduced[-1])
@@ -87,9 +86,7 @@ class _TileGemm(QuantisedGemm):
     def tiled(self, column_tile: KValue, vectors: int, last: bool = False) -> Iterator[None]:
         """Around the row tiles of a column tile, whose weights are unpacked first."""
         b = self.b
-        with ExitStack() as where:
-            for condition in self._between(SIDE, None):
-                where.enter_context(b.if_(condition))
+        with self.rows_between(SIDE), self.ev.scope():
             if self.product.sums:
                 with b.for_(0, self.ones.size, 2 * SIDE) as loop:
                     b.store(self.ones, loop.index, b.const(1.0, BF16, 2 * SIDE))
@@ -127,38 +124,12 @@ class _TileGemm(QuantisedGemm):
                     for part, codes in enumerate(multiply.parts(memory, at, k * width)):
                         b.store(self.scratch, b.add(to, b.idx((k + part * multiply.step) * width)), codes)
 
-    # One tile ---------------------------------------------------------------------------------
-    def _tile(self, row_tile: KValue, column_tile: KValue, vectors: int, last: bool = False) -> None:
-        """All rows of a tile: by tile registers, or, where a call has fewer, by vectors."""
-        b, ev = self.b, self.ev
-        first, vector = b.mul(row_tile, b.idx(ROWS)), b.mul(column_tile, b.idx(self.tile.columns))
-        for count, end in ((ROWS, None), (SIDE, ROWS), (FEW_ROWS, SIDE), (1, FEW_ROWS)):
-            low, high = dims.bounds(self.rows)
-            if high < count or (end is not None and low >= end):
-                continue
-            cells = self._products if count >= SIDE else super()._cells
-            with ExitStack() as where:
-                for condition in self._between(count, end):
-                    where.enter_context(b.if_(condition))
-                where.enter_context(ev.scope())
-                start = first
-                if count < ROWS:
-                    start = where.enter_context(b.for_(first, ev.dim(self.rows), count)).index
-                with ev.scope():
-                    cells(start, count, vector, vectors, last)
-
-    def _between(self, least: int, end: int | None) -> list[KValue]:
-        """What says of a call that its rows are ``least`` and more, and fewer than ``end``."""
-        b, rows, (low, high) = self.b, self.ev.dim(self.rows), dims.bounds(self.rows)
-        conditions = [b.compare("ge", rows, b.idx(least))] if low < least else []
-        if end is not None and high >= end:
-            conditions.append(b.compare("lt", rows, b.idx(end)))
-        return conditions
-
-    def _products(self, start: KValue, count: int, vector: KValue, vectors: int, last: bool) -> None:
-        """Accumulate and store ``count`` rows by tile registers."""
+    def products(
+        self, start: KValue, count: int, vector: KValue, vectors: int, last: bool, ahead: Ahead | None
+    ) -> None:
+        """Accumulate and store so many rows, group by group."""
         b = self.b
-        start = self.frame.minimum(start, self.ev.dim(dims.add(self.rows, -count)))
+        start = self.first_row(start, count)
         columns, panels = self.columns(vector, vectors), self.panels(vector, vectors)
         with b.for_(0, count * vectors * SIDE, SIDE) as loop:
             b.store(self.accumulators, loop.index, b.const(0.0, F32, SIDE))
@@ -168,7 +139,7 @@ class _TileGemm(QuantisedGemm):
             if not self.kept:
                 self._unpack(panels, place)
             assert self.product.stored is not None
-            x = place_of_rows(self, self.product.stored, start)
+            x = self.place_of_rows(self.product.stored, start)
             tile_products(b, x, (self.scratch, place), self.sums, (count // SIDE, vectors), steps)
             if self.product.sums:
                 tile_products(b, x, (self.ones, b.idx(0)), self.totals, (count // SIDE, 1), steps)
@@ -176,7 +147,7 @@ class _TileGemm(QuantisedGemm):
             return []
 
         self._loops(self.shape.reduced[:-1], [], group)
-        store_rows(self, self.accumulators, start, count, columns, self.partial(vectors) if last else SIDE)
+        self.store_rows(self.accumulators, start, count, columns, last)
 
     def _add(self, count: int, columns: Sequence[KValue]) -> None:
         """Add the sums of the bound group to the accumulators of ``count`` rows."""
