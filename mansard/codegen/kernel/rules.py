@@ -411,7 +411,7 @@ RULES: dict[str, tuple[int, bool, _Rule]] = {
     "float12": (2, True, _float12),
     "quad_products": (7, True, _quad_products),
     "float12_pairs": (2, True, _float12_pairs),
-    "tile_products": (3, False, _tile_products),
+    "tile_products": (4, False, _tile_products),
     "load": (1, True, _load),
     "store": (2, False, _store),
     "select": (3, True, _select),

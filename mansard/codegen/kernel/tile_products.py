@@ -1,15 +1,16 @@
 """Products of matrices in memory by the tile registers of x86 CPUs (AMX), which hold 16 rows of 64 bytes.
 
 ==================  =========================================================================
-tile_products       [index of x, row stride of x, index of the weights]; attrs x, weights: memories of bf16,
-                    sums: SharedMemory of f32, rows, columns: tiles of `SIDE`, one or two, steps: ints. With
-                    ``depth = DEPTH * steps``, row ``r`` of x from its index on, ``stride`` elements behind
-                    the one before, and column ``c`` of the weights, from their index on as panels of
-                    `SIDE` columns of pairs::
+tile_products       [index of x, row stride of x, index of the weights, index of the sums]; attrs x, weights:
+                    memories of bf16, sums: SharedMemory of f32, rows, columns: tiles of `SIDE`, one or two,
+                    steps: ints, added: bool. With ``depth = DEPTH * steps``, row ``r`` of x from its index
+                    on, ``stride`` elements behind the one before, and column ``c`` of the weights, from
+                    their index on as panels of `SIDE` columns of pairs::
 
                         sums[r * columns * SIDE + c] = sum over k below depth of x[r, k] * weights[k, c]
                         weights[k, c] at ((c // SIDE * depth + k // 2 * 2) * SIDE + c % SIDE * 2 + k % 2)
 
+                    With ``added`` the products are added to what the sums are.
                     Sums round in any order, and subnormals may count as 0; CPU only.
 ==================  =========================================================================
 """
@@ -30,15 +31,17 @@ def tile_products(
     b: KernelBuilder,
     x: tuple[Memory, KValue, KValue],
     weights: tuple[Memory, KValue],
-    sums: SharedMemory,
+    sums: tuple[SharedMemory, KValue],
     tiles: tuple[int, int],
     steps: int,
+    *,
+    added: bool = False,
 ) -> None:
-    """The products of ``tiles`` of rows and columns, see the table: ``x`` and ``weights`` are memories with
-    the operands of the instruction that belong to them."""
-    attrs = {"x": x[0], "weights": weights[0], "sums": sums, "rows": tiles[0], "columns": tiles[1]}
-    args = b.placed(*x[:2]), x[2], b.placed(*weights)
-    b.inst("tile_products", args, None, **attrs, steps=steps)
+    """The products of ``tiles`` of rows and columns, see the table: ``x``, ``weights`` and ``sums`` are
+    memories with the operands of the instruction that belong to them."""
+    attrs = {"x": x[0], "weights": weights[0], "sums": sums[0], "rows": tiles[0], "columns": tiles[1]}
+    args = b.placed(*x[:2]), x[2], b.placed(*weights), b.placed(*sums)
+    b.inst("tile_products", args, None, **attrs, steps=steps, added=added)
 
 
 def broken_rule(inst: Inst) -> str | None:

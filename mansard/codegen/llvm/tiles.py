@@ -34,24 +34,24 @@ _Blocks = dict[str, list[str]]
 
 def emit_tile_products(f: FunctionEmitter, inst: Inst) -> None:
     """A call of the function of these numbers of tiles, which is inlined."""
-    x, stride, weights = inst.args
-    rows, columns, steps = (inst.attrs[name] for name in ("rows", "columns", "steps"))
-    name = f"tiles.{rows}.{columns}"
+    x, stride, weights, sums = inst.args
+    rows, columns, steps, added = (inst.attrs[name] for name in ("rows", "columns", "steps", "added"))
+    name = f"tiles.{rows}.{columns}{'.added' if added else ''}"
     if "amx-bf16" in f.target.features:
-        blocks = _by_registers(rows, columns)
+        blocks = _by_registers(rows, columns, added)
         f.around_workgroups("tiles", _configuration(), _calls("tilerelease", [""]))
         for intrinsic, operands in _OPERANDS.items():
             f.declare(f"llvm.x86.{intrinsic}", f"void @llvm.x86.{intrinsic}({operands})")
     else:
-        blocks = _by_vectors(rows, columns)
+        blocks = _by_vectors(rows, columns, added)
         f.declare(_FMA, f"{_SUMS} @{_FMA}({_SUMS}, {_SUMS}, {_SUMS})")
     f.intrinsics[name] = _function(name, blocks)
     of_x = element_address(f, inst.attrs["x"], x)
     of_weights = element_address(f, inst.attrs["weights"], weights)
-    sums, _ = f.pointer(inst.attrs["sums"])
+    of_sums = element_address(f, inst.attrs["sums"], sums)
     wide = f.name(stride) if stride.type.dtype.bits == 64 else f.temp(f"sext {f.typed(stride)} to i64")
     pitch = f.temp(f"shl i64 {wide}, 1")
-    f.line(f"call void @{name}(ptr {of_x}, i64 {pitch}, ptr {of_weights}, ptr {sums}, i64 {steps})")
+    f.line(f"call void @{name}(ptr {of_x}, i64 {pitch}, ptr {of_weights}, ptr {of_sums}, i64 {steps})")
 
 
 def _function(name: str, blocks: _Blocks) -> str:
@@ -76,11 +76,16 @@ def _configuration() -> list[str]:
     return code + _calls("ldtilecfg", ["ptr %tiles"])
 
 
-def _by_registers(rows: int, columns: int) -> _Blocks:
+def _by_registers(rows: int, columns: int, added: bool) -> _Blocks:
     """Registers are the sums, `MOST` for each tile of rows, then tiles of x, then tiles of the weights."""
     of_x, of_weights, line = MOST * MOST, MOST * MOST + MOST, columns * ROW_BYTES
     cells = [(row, column, MOST * row + column) for row in range(rows) for column in range(columns)]
-    entry = _calls("tilezero", (f"i8 {sums}" for _, _, sums in cells))
+    entry, done = [], []
+    for row, column, sums in cells:
+        place, at = row * SIDE * line + column * ROW_BYTES, f"i8 {sums}, ptr %s{sums}, i64 {line}"
+        entry.append(f"%s{sums} = getelementptr i8, ptr %sums, i64 {place}")
+        entry += _calls("tileloadd64", [at]) if added else _calls("tilezero", [f"i8 {sums}"])
+        done += _calls("tilestored64", [at])
     entry += [f"%high = mul i64 %pitch, {SIDE}", f"%panel = mul i64 %steps, {SIDE * ROW_BYTES}"]
     loop = [
         "%step = phi i64 [ 0, %entry ], [ %next, %loop ]",
@@ -97,21 +102,17 @@ def _by_registers(rows: int, columns: int) -> _Blocks:
         "%more = icmp ult i64 %next, %steps",
         "br i1 %more, label %loop, label %done",
     ]
-    done = []
-    for row, column, sums in cells:
-        place = row * SIDE * line + column * ROW_BYTES
-        done.append(f"%s{sums} = getelementptr i8, ptr %sums, i64 {place}")
-        done += _calls("tilestored64", [f"i8 {sums}, ptr %s{sums}, i64 {line}"])
     return {"entry": [*entry, "br label %loop"], "loop": loop, "done": [*done, "ret void"]}
 
 
-def _by_vectors(rows: int, columns: int) -> _Blocks:
+def _by_vectors(rows: int, columns: int, added: bool) -> _Blocks:
     """Row by row, a vector of sums for each panel."""
     low, high = (text.splat_literal(bits, "i32", SIDE) for bits in ("16", "-65536"))
     zero = "zeroinitializer"
+    starts = [f"%b{c}" if added else zero for c in range(columns)]
     loop = [
         "%pair = phi i64 [ 0, %row ], [ %next, %loop ]",
-        *(f"%t{c} = phi {_SUMS} [ {zero}, %row ], [ %u{c}, %loop ]" for c in range(columns)),
+        *(f"%t{c} = phi {_SUMS} [ {start}, %row ], [ %u{c}, %loop ]" for c, start in enumerate(starts)),
         "%along = shl i64 %pair, 2",
         "%of_x = getelementptr i8, ptr %line, i64 %along",
         "%both = load i32, ptr %of_x, align 2",
@@ -135,12 +136,7 @@ def _by_vectors(rows: int, columns: int) -> _Blocks:
         "br i1 %more, label %loop, label %latch",
     ]
     latch = []
-    for c in range(columns):
-        latch += [
-            f"%d{c} = add i64 %first, {c}",
-            f"%s{c} = getelementptr {_SUMS}, ptr %sums, i64 %d{c}",
-            f"store {_SUMS} %u{c}, ptr %s{c}, align 4",
-        ]
+    latch += [f"store {_SUMS} %u{c}, ptr %s{c}, align 4" for c in range(columns)]
     latch += [
         "%after = add nuw nsw i64 %number, 1",
         f"%rows = icmp ult i64 %after, {rows * SIDE}",
@@ -151,8 +147,14 @@ def _by_vectors(rows: int, columns: int) -> _Blocks:
         "%down = mul i64 %number, %pitch",
         "%line = getelementptr i8, ptr %x, i64 %down",
         f"%first = mul i64 %number, {columns}",
-        "br label %loop",
     ]
+    for c in range(columns):
+        row += [
+            f"%d{c} = add i64 %first, {c}",
+            f"%s{c} = getelementptr {_SUMS}, ptr %sums, i64 %d{c}",
+            f"%b{c} = load {_SUMS}, ptr %s{c}, align 4",
+        ]
+    row.append("br label %loop")
     entry = [f"%panel = mul i64 %steps, {DEPTH // 2}", "br label %row"]
     return {"entry": entry, "row": row, "loop": loop, "latch": latch, "done": ["ret void"]}
 

@@ -10,7 +10,13 @@ then prefetch the weights of the next column tile, an equal part each.
         panel[c][k] = w[column + c, k], or w[column + c, k:k+2]
         for row tile: as in gemm.py, or gemm_dot.py
 
-CPUs with tile registers (AMX) multiply the same panels by these, 32 rows at a time.
+CPUs with tile registers (AMX) multiply such panels by these, 32 rows at a time. They make them of a part of
+the reduced positions after the other, with the sums of some row tiles beside::
+
+    for column tile, for block of row tiles:
+        for part of the reduced positions:
+            panel[c][k] = w[column + c, part + k]
+            for row tile of the block: sums[row tile] += x[row tile, part] . panel
 
 With few rows in a call, packing does not pay: the same kernel then goes on as `gemm_rows`.
 """
@@ -23,7 +29,7 @@ from dataclasses import replace
 
 from mansard import dims
 from mansard.codegen.kernel import KernelBuilder, KValue
-from mansard.codegen.kernel.tile_products import MOST, SIDE
+from mansard.codegen.kernel.tile_products import DEPTH, MOST, SIDE, tile_products
 from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.loop_nest import Nest, Root
 from mansard.codegen.schedules.common.base import Frame, Scheduled, estimate
@@ -37,12 +43,16 @@ from mansard.codegen.schedules.cpu.gemm_runtime_packed import SCRATCH_BYTES
 from mansard.codegen.schedules.cpu.gemm_tile import WIDTH, RegisterTile, tiles
 from mansard.codegen.schedules.cpu.gemm_tiles import TileGemm
 from mansard.codegen.schedules.cpu.packed_weights import Weights
+from mansard.dims import DimLike
 from mansard.dtypes import DType
 from mansard.ir.panels import Panels
 
 MIN_ROWS = 32
 """The fewest rows for which packing pays (on Zen 5 as fast as not to; by tile registers, Emerald Rapids
 takes as long as without packing for 32 rows, and up to 16 % longer for 20)."""
+BLOCK, PART = 8, 1024
+"""With tile registers: row tiles of a workgroup, and the most reduced positions that it packs at a time. All
+of 3,072 positions at a time are as fast (128 and 512 rows, Emerald Rapids)."""
 MIN_WORKGROUPS = 16
 """Column tiles with which a few cores are balanced; with fewer, the row tiles are shared out too."""
 FEATURES = frozenset({"avx512bf16", "bf16"})
@@ -75,9 +85,7 @@ def _tiles(nest: Nest, product: RowsProduct, target: KernelTarget) -> list[Regis
         return [t for t in candidates if t.columns * t.lanes * product.depth * size <= SCRATCH_BYTES]
 
     if gemm_tiles.takes(nest, product.row, product.inner, product.weights, target):
-        found = fitting([RegisterTile(gemm_tiles.ROWS, columns, SIDE) for columns in (MOST, 1)], 2)
-        if found:
-            return found
+        return [RegisterTile(gemm_tiles.ROWS, MOST, SIDE)]
     if _in_pairs(product, target):
         weights = _weights(nest, product, target.lanes(DType.F32), 2)
         candidates, size = ordered_tiles(nest, _shape(product), weights, target), 2
@@ -112,7 +120,7 @@ def schedule(nest: Nest, target: KernelTarget, name: str, product: RowsProduct) 
     tile = replace(tile, block=most if whole else block)
     packed = _PackedPairs if _in_pairs(product, target) else _PackedRows
     if tile.rows == gemm_tiles.ROWS:  # more than vector registers hold sums of
-        packed = _PackedTiles
+        packed, tile = _PackedTiles, replace(tile, block=min(tile.block, BLOCK))
     return packed(Frame(nest, target, name), root, product, tile).run()
 
 
@@ -129,11 +137,16 @@ class _PackedRows(StackPanels):
         self.product = product
         (self.read,) = (r for r in frame.nest.reads(root) if r.value is product.weights)
         width = tile.columns * tile.lanes
-        self.scratch = self.b.shared(self.stored, width * product.depth)
+        self.scratch = self.b.shared(self.stored, width * self.packed_depth(product.depth))
         self.ev.scratch = self.scratch
         few = dims.bounds(self.rows)[0] < MIN_ROWS
         self.unpacked = RowTiles(frame, root, product, width) if few else None
         """What computes calls of so few rows that packing does not pay."""
+
+    @staticmethod
+    def packed_depth(depth: int) -> int:
+        """Reduced positions of ``depth`` that are packed at a time."""
+        return depth
 
     def run(self) -> Scheduled:
         """The finished kernel, without packed inputs."""
@@ -154,21 +167,27 @@ class _PackedRows(StackPanels):
         """Around the row tiles of a column tile: packs its weights, or computes it without."""
         b = self.b
         if self.unpacked is None:
-            self._pack(column_tile, vectors, last)
+            self._prepare(column_tile, vectors, last)
             yield
             return
         many = b.compare("ge", self.ev.dim(self.rows), b.idx(MIN_ROWS))
         with b.if_(many), self.ev.scope():
-            self._pack(column_tile, vectors, last)
+            self._prepare(column_tile, vectors, last)
             yield
         first = b.mul(column_tile, b.idx(self.tile.columns * self.tile.lanes))
         end = b.idx(self.extent) if last else b.add(first, b.idx(vectors * self.tile.lanes))
         with b.if_(b.unary("not", many)), self.ev.scope():
             self.unpacked.emit(first, end)
 
-    def _pack(self, column_tile: KValue, vectors: int, last: bool) -> None:
-        """Transpose the rows of a column tile to the scratch memory. Rows behind the last one are that."""
-        b, ev, lanes, word, depth = self.b, self.ev, self.tile.lanes, self.word, self.product.depth
+    def _prepare(self, column_tile: KValue, vectors: int, last: bool) -> None:
+        """What comes before the row tiles of a column tile."""
+        self._pack(column_tile, vectors, last)
+
+    def _pack(self, column_tile: KValue, vectors: int, last: bool, start: KValue | None = None) -> None:
+        """Transpose a column tile's rows, or the part from a reduced position on, to the scratch memory. Rows
+        behind the last one are that."""
+        b, ev, lanes, word = self.b, self.ev, self.tile.lanes, self.word
+        depth = self.packed_depth(self.product.depth)
         first = b.mul(column_tile, b.idx(self.tile.columns * lanes))
         partial = last and self.extent % lanes != 0
         with (
@@ -176,11 +195,11 @@ class _PackedRows(StackPanels):
             b.for_(b.idx(0), b.idx(depth), b.idx(lanes * word)) as loop,
             ev.scope(),
         ):
-            ev.bind(self.product.inner, loop.index)
-            start = b.add(first, b.mul(vector.index, b.idx(lanes)))
+            ev.bind(self.product.inner, b.add(start, loop.index) if start is not None else loop.index)
+            column = b.add(first, b.mul(vector.index, b.idx(lanes)))
             rows = []
             for n in range(lanes):
-                row = b.add(start, b.idx(n))
+                row = b.add(column, b.idx(n))
                 ev.bind(self.column, self.frame.minimum(row, b.idx(self.extent - 1)) if partial else row)
                 rows.append(self._row())
             place = b.add(b.mul(vector.index, b.idx(depth * lanes)), b.mul(loop.index, b.idx(lanes)))
@@ -213,12 +232,44 @@ class _PackedPairs(_PackedRows, DotGemm):
 
 
 class _PackedTiles(_PackedPairs, TileGemm):
-    """A product of bf16 by tile registers."""
+    """A product of bf16 by tile registers, which packs the weights of some reduced positions after those of
+    others."""
 
-    @property
-    def fewest(self) -> int:
-        """Of calls that are not computed by `RowTiles`."""
-        return max(MIN_ROWS, super().fewest)
+    def row_tiles_of_sums(self) -> int:
+        """All of a workgroup."""
+        return self.tile.block
+
+    @staticmethod
+    def packed_depth(depth: int) -> int:
+        """The largest part of at most `PART` positions that is whole tiles."""
+        return max(part for part in range(DEPTH, PART + 1, DEPTH) if depth % part == 0)
+
+    def _prepare(self, column_tile: KValue, vectors: int, last: bool) -> None:
+        pass
+
+    @contextmanager
+    def _block(self, tiles: DimLike) -> Iterator[KValue]:
+        """The first row tile of this workgroup: `_tile` computes all of them together."""
+        yield self.b.mul(self.b.workgroup_id(0), self.b.idx(self.tile.block))
+
+    def _tile(self, row_tile: KValue, column_tile: KValue, vectors: int, last: bool = False) -> None:
+        b, ev, part = self.b, self.ev, self.packed_depth(self.product.depth)
+        rows, cells = gemm_tiles.ROWS, gemm_tiles.ROWS * vectors * SIDE
+        left = b.sub(ev.dim(dims.ceildiv(self.rows, rows)), row_tile)
+        count = self.frame.minimum(left, b.idx(self.tile.block))
+        with b.for_(b.idx(0), b.mul(count, b.idx(cells)), b.idx(SIDE)) as loop:
+            b.store(self.sums, loop.index, b.const(0.0, DType.F32, SIDE))
+        with b.for_(b.idx(0), b.idx(self.product.depth), b.idx(part)) as parts, ev.scope():
+            self._pack(column_tile, vectors, last, parts.index)
+            with b.for_(b.idx(0), count) as loop, ev.scope():
+                start = self.first_row(b.mul(b.add(row_tile, loop.index), b.idx(rows)), rows)
+                x = self.place_of_rows(self.other, start, parts.index)
+                sums, weights = (self.sums, b.mul(loop.index, b.idx(cells))), (self.scratch, b.idx(0))
+                tile_products(b, x, weights, sums, (MOST, vectors), part // DEPTH, added=True)
+        columns = self.columns(b.mul(column_tile, b.idx(self.tile.columns)), vectors)
+        with b.for_(b.idx(0), count) as loop, ev.scope():
+            start = self.first_row(b.mul(b.add(row_tile, loop.index), b.idx(rows)), rows)
+            self.store_rows((self.sums, b.mul(loop.index, b.idx(cells))), start, rows, columns, last)
 
 
 def transpose_words(b: KernelBuilder, rows: Sequence[KValue], word: int) -> list[KValue]:

@@ -121,29 +121,33 @@ class RowsOfTiles(Gemm):
             return start
         return self.frame.minimum(start, self.ev.dim(dims.add(self.rows, -count)))
 
-    def place_of_rows(self, x: DotFactor, start: KValue) -> tuple[Memory, KValue, KValue]:
+    def place_of_rows(
+        self, x: DotFactor, start: KValue, position: KValue | None = None
+    ) -> tuple[Memory, KValue, KValue]:
         """The factor that is not the weights, as `tile_products` takes it: its memory, the place of the row
-        ``start`` at the bound loops, from where the innermost one begins, and the distance of rows."""
+        ``start`` at the bound loops, from a ``position`` of the innermost one (0) on, and the distance of
+        rows."""
         b, ev, row = self.b, self.ev, self.shape.row
         assert row is not None
         stride = dict(x.address.terms)[row[-1]]
         with ev.scope():
             ev.vector = None
             ev.bind(row, start)
-            ev.bind(self.shape.reduced[-1], b.idx(0))
+            ev.bind(self.shape.reduced[-1], b.idx(0) if position is None else position)
             place, _ = ev.linear(x.address)
         return b.bindings[ev.binding_of[x.value]], place, ev.dim(stride)
 
     def store_rows(
-        self, sums: Memory, start: KValue, count: int, columns: Sequence[KValue], last: bool
+        self, sums: tuple[Memory, KValue], start: KValue, count: int, columns: Sequence[KValue], last: bool
     ) -> None:
-        """Store ``count`` rows of sums in memory, from the row ``start`` on."""
+        """Store ``count`` rows, from ``start`` on, whose sums are at a place of a memory."""
         b, vectors = self.b, len(columns)
         partial = self.partial(vectors) if last else SIDE
         with b.for_(b.idx(0), b.idx(count)) as loop, self.ev.scope():
-            row, line = b.add(start, loop.index), b.mul(loop.index, b.idx(vectors * SIDE))
+            row = b.add(start, loop.index)
+            line = b.add(sums[1], b.mul(loop.index, b.idx(vectors * SIDE)))
             for number, column in enumerate(columns):
-                total = b.load(sums, b.add(line, b.idx(number * SIDE)), SIDE)
+                total = b.load(sums[0], b.add(line, b.idx(number * SIDE)), SIDE)
                 self.store(row, column, total, partial if number == vectors - 1 else SIDE)
 
 
@@ -152,7 +156,12 @@ class TileGemm(RowsOfTiles, DotGemm):
 
     def __init__(self, frame: Frame, root: Root, shape: Shape, weights: Weights, tile: RegisterTile) -> None:
         super().__init__(frame, root, shape, weights, tile)
-        self.sums = self.b.shared(DType.F32, tile.rows * tile.columns * SIDE)
+        cells = tile.rows * tile.columns * SIDE
+        self.sums = self.b.shared(DType.F32, cells * self.row_tiles_of_sums())
+
+    def row_tiles_of_sums(self) -> int:
+        """Row tiles whose sums are held at a time."""
+        return 1
 
     def products(
         self, start: KValue, count: int, vector: KValue, vectors: int, last: bool, ahead: Ahead | None
@@ -164,8 +173,9 @@ class TileGemm(RowsOfTiles, DotGemm):
         panels, steps = self.panels(vector, vectors), self.weights.panels.depth // DEPTH
         weights = self.memory, panels[0]  # the others follow it
         x = self.place_of_rows(self.other, start)
-        tile_products(self.b, x, weights, self.sums, (count // SIDE, vectors), steps)
-        self.store_rows(self.sums, start, count, self.columns(vector, vectors), last)
+        sums = self.sums, self.b.idx(0)
+        tile_products(self.b, x, weights, sums, (count // SIDE, vectors), steps)
+        self.store_rows(sums, start, count, self.columns(vector, vectors), last)
 
     def _fetch(self, ahead: Ahead) -> None:
         """Prefetch all of a row tile's part of the weights."""

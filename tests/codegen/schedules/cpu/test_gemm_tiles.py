@@ -37,14 +37,18 @@ def everywhere(monkeypatch):
     monkeypatch.setattr(gemm_tiles, "FEATURES", frozenset())
 
 
-def kernel(rows, columns, steps, stride, first):
-    """The products of tiles of two buffers, copied to a third one."""
+def kernel(rows, columns, steps, stride, first, added=False):
+    """The products of tiles of two buffers, copied to a third one, or added to what it holds."""
     b = KernelBuilder("tiles", [(BF16, False), (BF16, False), (F32, True)], 0)
-    sums = b.shared(F32, rows * columns * SIDE * SIDE)
-    x = b.bindings[0], b.idx(first), b.idx(stride)
-    tile_products(b, x, (b.bindings[1], b.idx(2 * first)), sums, (rows, columns), steps)
-    with b.for_(b.idx(0), b.idx(sums.size), b.idx(SIDE)) as loop:
-        b.store(b.bindings[2], loop.index, b.load(sums, loop.index, SIDE))
+    size = rows * columns * SIDE * SIDE
+    sums = b.shared(F32, 3 + size)
+    x, place = (b.bindings[0], b.idx(first), b.idx(stride)), b.idx(3)
+    with b.for_(b.idx(0), b.idx(size), b.idx(SIDE)) as loop:
+        b.store(sums, b.add(place, loop.index), b.load(b.bindings[2], loop.index, SIDE))
+    weights = b.bindings[1], b.idx(2 * first)
+    tile_products(b, x, weights, (sums, place), (rows, columns), steps, added=added)
+    with b.for_(b.idx(0), b.idx(size), b.idx(SIDE)) as loop:
+        b.store(b.bindings[2], loop.index, b.load(sums, b.add(place, loop.index), SIDE))
     built = b.build()
     verify(built)
     return built
@@ -52,20 +56,22 @@ def kernel(rows, columns, steps, stride, first):
 
 @pytest.mark.parametrize("target", [*TARGETS, "cpu:x86-64-v3"])
 @pytest.mark.parametrize("rows, columns", [(1, 1), (1, 2), (2, 1), (2, 2)])
+@pytest.mark.parametrize("added", [False, True])
 @pytest.mark.parametrize("steps", [1, 5])
-def test_products_of_tiles(target, rows, columns, steps):
+def test_products_of_tiles(target, rows, columns, steps, added):
     require_cpu(target)
     depth, first = steps * DEPTH, 6
     stride = depth + 10
     x = RNG.standard_normal(first + rows * SIDE * stride).astype(BF16.numpy)
     panels = RNG.standard_normal((columns, depth // 2, SIDE, 2)).astype(BF16.numpy)
-    sums = np.zeros((rows * SIDE, columns * SIDE), np.float32)
+    before = RNG.standard_normal((rows * SIDE, columns * SIDE)).astype(np.float32)
+    sums = before.copy()
     weights = np.concatenate([np.ones(2 * first, BF16.numpy), panels.reshape(-1)])
-    built = kernel(rows, columns, steps, stride, first)
+    built = kernel(rows, columns, steps, stride, first, added)
     Machine(target).run(built, [x, weights, sums.reshape(-1)], grid=(1, 1, 1))
     left = x[first:].reshape(rows * SIDE, stride)[:, :depth].astype(np.float32)
     right = panels.transpose(0, 2, 1, 3).reshape(columns * SIDE, depth).astype(np.float32)
-    np.testing.assert_allclose(sums, left @ right.T, rtol=1e-5, atol=1e-4)
+    np.testing.assert_allclose(sums, left @ right.T + before * added, rtol=1e-5, atol=1e-4)
 
 
 def test_code_for_tile_registers_needs_nothing_else():
@@ -88,9 +94,17 @@ def test_code_for_tile_registers_needs_nothing_else():
 def test_broken_rules(change, message):
     b = KernelBuilder("tiles", [(BF16, False), (BF16, False)], 0)
     sums = b.shared(F32, SIDE * SIDE)
-    attrs = {"x": b.bindings[0], "weights": b.bindings[1], "sums": sums, "rows": 1, "columns": 1, "steps": 1}
+    attrs = {
+        "x": b.bindings[0],
+        "weights": b.bindings[1],
+        "sums": sums,
+        "rows": 1,
+        "columns": 1,
+        "steps": 1,
+        "added": False,
+    }
     attrs |= {name: sums if value == "sums" else value for name, value in change.items()}
-    b.inst("tile_products", (b.idx(0), b.idx(32), b.idx(0)), None, **attrs)
+    b.inst("tile_products", (b.idx(0), b.idx(32), b.idx(0), b.idx(0)), None, **attrs)
     with pytest.raises(CodegenError, match=message):
         verify(b.build())
 
@@ -132,7 +146,7 @@ SHAPES = [
     (100, 48, 96),  # the last rows are computed twice
     (33, 1000, 128),  # a column tile of one panel, which is not full
     (64, 24, 1024),
-    (130, 512, 3072),  # rows of weights: packed for one panel at a time
+    (300, 528, 3360),  # rows of weights: packed in five parts, ten row tiles in blocks of eight
 ]
 
 
@@ -166,12 +180,12 @@ def test_the_same_by_vectors(target, constant, rows, columns, depth):
 
 @pytest.mark.usefixtures("everywhere")
 @pytest.mark.parametrize("least", [1, 7, 16, 32])
-@pytest.mark.parametrize("constant", [True, False])
-def test_any_number_of_rows(least, constant):
-    rows = dims.symbol(Dim("rows", least, 200))
-    graph = product(rows, 80, 256, constant=constant)
+@pytest.mark.parametrize("constant, depth", [(True, 256), (False, 256), (False, 2080)])
+def test_any_number_of_rows(least, constant, depth):
+    rows = dims.symbol(Dim("rows", least, 300))
+    graph = product(rows, 80, depth, constant=constant)
     with compiled(graph, "cpu") as model:
-        for count in (1, 3, 6, 7, 15, 16, 31, 32, 47, 200):
+        for count in (1, 3, 6, 7, 15, 16, 31, 32, 47, 300):
             if count >= least:
                 inputs = inputs_of(graph, count)
                 compare(outputs(model, inputs), interpret(graph, inputs), 1e-5, 1e-4)

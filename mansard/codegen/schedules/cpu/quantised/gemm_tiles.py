@@ -140,14 +140,16 @@ class _TileGemm(RowsOfTiles, QuantisedGemm):
                 self._unpack(panels, place)
             assert self.product.stored is not None
             x = self.place_of_rows(self.product.stored, start)
-            tile_products(b, x, (self.scratch, place), self.sums, (count // SIDE, vectors), steps)
+            sums = self.sums, b.idx(0)
+            tile_products(b, x, (self.scratch, place), sums, (count // SIDE, vectors), steps)
             if self.product.sums:
-                tile_products(b, x, (self.ones, b.idx(0)), self.totals, (count // SIDE, 1), steps)
+                totals = self.totals, b.idx(0)
+                tile_products(b, x, (self.ones, b.idx(0)), totals, (count // SIDE, 1), steps)
             self._add(count, columns)
             return []
 
         self._loops(self.shape.reduced[:-1], [], group)
-        self.store_rows(self.accumulators, start, count, columns, last)
+        self.store_rows((self.accumulators, b.idx(0)), start, count, columns, last)
 
     def _add(self, count: int, columns: Sequence[KValue]) -> None:
         """Add the sums of the bound group to the accumulators of ``count`` rows."""
