@@ -54,6 +54,10 @@ class KernelTarget:
     loop_iterations: int | None = None
     """Loop iterations of one invocation, all loops together, after which the driver ends its loops; None: no
     limit."""
+    memory_streams: int = 1
+    """Streams side by side in which a CPU's core reads memory fastest."""
+    slow_bf16_dots: bool = False
+    """Whether a CPU takes as long for a sum of two products of bf16 as for four of f32."""
     memory: int | None = None
     """Bytes of the device's memory that a model may take, where regions of a graph are asked for; None: not
     known, or the host's."""

@@ -19,6 +19,11 @@ _ALIASES = {
     "rv64gcv": ("riscv64", "generic-rv64", ("m", "a", "d", "c", "v")),
 }
 
+GOLDEN_COVE = frozenset(
+    {"sapphirerapids", "emeraldrapids", "graniterapids", "graniterapids-d", "graniterapids_d"}
+)
+"""CPUs whose cores are Intel's Golden Cove or its descendants, by LLVM's names."""
+
 
 @dataclass(frozen=True)
 class Cpu:

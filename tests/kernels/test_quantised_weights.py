@@ -45,6 +45,7 @@ FORMS = [
     Form(20, 60, 20, I4, I8),  # groups that are no pairs of four
     Form(20, 72, 24, I4, I8, F32),
     Form(40, 256, 16, I4, I8, scaled_x=True),  # vectors of several groups
+    Form(80, 64, 32, I8, BF16),
 ]
 
 
@@ -217,7 +218,7 @@ def test_halves_of_bytes_are_multiplied_apart(target, form, expected):
     ("form", "shared", "target"),
     [
         pytest.param(FORMS[form], shared, target, marks=[] if (i + k + shared) % 2 == 0 else pytest.mark.slow)
-        for i, form in enumerate((2, 14, 17))
+        for i, form in enumerate((2, 14, 17, 18))
         for shared in (False, True)
         for k, target in enumerate(("cpu", "cpu:x86-64-v3", "cpu:x86-64-v2"))
     ],

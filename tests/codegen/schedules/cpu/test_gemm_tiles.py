@@ -32,8 +32,9 @@ TARGETS = [AMX, "cpu"]
 
 
 @pytest.fixture
-def everywhere(monkeypatch):
+def everywhere(monkeypatch, tmp_path):
     """Schedules with tiles for every CPU: those without the registers compute them by vectors."""
+    monkeypatch.setenv("MANSARD_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(gemm_tiles, "FEATURES", frozenset())
 
 

@@ -34,8 +34,9 @@ TOLERANCE = 2e-5
 
 
 @pytest.fixture
-def everywhere(monkeypatch):
+def everywhere(monkeypatch, tmp_path):
     """The schedule for every CPU: those without the registers, or instructions for pairs, do without."""
+    monkeypatch.setenv("MANSARD_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(gemm_tiles, "FEATURES", frozenset())
     monkeypatch.setattr(multiplication, "_BF16_FEATURES", frozenset({"sse2", "neon"}))
 

@@ -73,7 +73,7 @@ def schedule(nest: Nest, target: KernelTarget, name: str, product: DequantisedPr
 
 def _codes(nest: Nest, product: DequantisedProduct, target: KernelTarget) -> int:
     """Codes of a vector: as many as fill one, or a power of two of them that divides a group."""
-    step, group = step_of(product, target), nest.total(product.reduced[-1])
+    step, group = step_of(nest, product, target), nest.total(product.reduced[-1])
     codes = target.lanes(F32) * step
     while codes >= 2 * step and not divides(group, codes):
         codes //= 2
@@ -84,22 +84,25 @@ def default_tile(nest: Nest, product: DequantisedProduct, target: KernelTarget) 
     """The tile for the estimated number of rows."""
     rows = fit_tile(estimate(nest.total(product.row)) if product.row else 1, MAX_ROWS)
     extent = estimate(nest.total(product.column))
-    columns = min(extent, max(2, CELLS // rows // 2) if rows > 1 else _columns_of_a_row(product, target))
+    columns = min(
+        extent, max(2, CELLS // rows // 2) if rows > 1 else _columns_of_a_row(nest, product, target)
+    )
     depth = estimate(nest.total([loop for group in product.reduced for loop in group]))
     row_bytes = depth * product.codes.value.type.dtype.bits // 8
     wanted = min(TASK_BYTES // row_bytes, -(-extent // MIN_TASKS))
     return RowTile(rows, columns, max(1, wanted // columns), _codes(nest, product, target))
 
 
-def _columns_of_a_row(product: DequantisedProduct, target: KernelTarget) -> int:
+def _columns_of_a_row(nest: Nest, product: DequantisedProduct, target: KernelTarget) -> int:
     """How many columns a single row of x is multiplied with at a time.
 
-    One, where memory is the bound: one stream of codes arrives 2.5 times as fast as four that alternate every
-    few lines (Zen 4, rows of 1 KiB). Codes of 4 bits that become floats take more instructions than memory
-    takes time, and share loads of x; without groups, several columns are what hides the latency of sums.
+    Where memory is the bound, as many as it is read fastest in: on Zen 4 one stream of codes arrives 2.5
+    times as fast as four that alternate every few lines (rows of 1 KiB). Codes of 4 bits that become floats
+    take more instructions than memory takes time, and share loads of x; without groups, several columns are
+    what hides the latency of sums.
     """
-    of_bytes = product.codes.value.type.dtype.bits == 8 or step_of(product, target) == 4
-    return 1 if of_bytes and product.reduced[:-1] else 4
+    of_bytes = product.codes.value.type.dtype.bits == 8 or step_of(nest, product, target) == 4
+    return target.memory_streams if of_bytes and product.reduced[:-1] else 4
 
 
 class Rows:
@@ -108,7 +111,7 @@ class Rows:
     def __init__(self, frame: Frame, root: Root, product: DequantisedProduct, tile: RowTile) -> None:
         self.frame, self.root, self.product, self.tile = frame, root, product, tile
         self.b, self.ev, self.nest = frame.b, frame.ev, frame.nest
-        step = step_of(product, frame.target)
+        step = step_of(self.nest, product, frame.target)
         self.lanes = tile.codes // step
         size = tile.rows, tile.columns
         self.multiply = Multiplication(frame, root, product, step, self.lanes, size)

@@ -63,7 +63,7 @@ def schedule(nest: Nest, target: KernelTarget, name: str, product: DequantisedPr
     tile = default_tile(nest, product, target)
     rows = min(tile.rows, SCRATCH_BYTES // _scratch_bytes(nest, product))
     tile = replace(tile, rows=rows, columns=1, block=tile.block * tile.columns, codes=_block(target))
-    parts = _Bytes if step_of(product, target) == 4 else _Brains
+    parts = _Bytes if step_of(nest, product, target) == 4 else _Brains
     return parts(Frame(nest, target, name), root, product, tile).run()
 
 
@@ -78,7 +78,7 @@ def _batch(nest: Nest, product: DequantisedProduct, target: KernelTarget) -> int
     stored = product.stored
     if stored is None or len(product.reduced) != 2:
         return 0
-    if (stored.value.type.dtype, step_of(product, target)) not in ((I8, 4), (BF16, 2)):
+    if (stored.value.type.dtype, step_of(nest, product, target)) not in ((I8, 4), (BF16, 2)):
         return 0
     if product.codes.value.type.dtype is not DType.I4 or product.sums:
         return 0

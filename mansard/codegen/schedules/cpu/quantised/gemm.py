@@ -32,6 +32,7 @@ from mansard.codegen.schedules.cpu.quantised.multiplication import (
     WORD_CODES,
     Multiplication,
     dots_of_bytes,
+    group_of,
     parts_of_words,
     step_of,
 )
@@ -40,6 +41,8 @@ from mansard.ir.scalar import Scalar
 from mansard.ir.types import Value
 
 F32 = DType.F32
+MIN_TASKS = 16
+"""Workgroups of one row with which a few cores are balanced."""
 UNROLLED = 16
 """Steps of a group that are emitted one after another; more are a loop."""
 MAX_ROWS, MAX_COLUMNS = 12, 4
@@ -88,12 +91,12 @@ def find(nest: Nest, root: Root, target: KernelTarget) -> QuantisedWeights | Non
     product = dequantised_product(nest, root)
     if product is None:
         return None
-    inner, step = nest.total(product.reduced[-1]), step_of(product, target)
+    inner, step = nest.total(product.reduced[-1]), step_of(nest, product, target)
     if not divides(inner, step):
         return None
     codes = product.codes.value
     parts = parts_of_words(step, target) if codes.type.dtype.bits == 4 and divides(inner, WORD_CODES) else 1
-    group = WORD_CODES if parts > 1 else step
+    group = WORD_CODES if parts > 1 else group_of(step, codes.type.dtype.bits, target)
     # Other reduced loops choose the matrix, around those that run over one.
     reduced = tuple(g for g in product.reduced if g[-1] in dict(product.codes.address.terms))
     if product.reduced[-len(reduced) :] != reduced:
@@ -132,9 +135,11 @@ def _tiles(nest: Nest, found: QuantisedWeights, target: KernelTarget) -> list[Re
     vectors = -(-panels.columns[0] // lanes)
     depth = panels.depth // found.step
     costs = {}
-    # One row is bound by memory, which is read faster in one stream than in several that alternate: gate
-    # and up of Qwen3-0.6B take 0.72 to 0.79 of the time of four panels at once (Zen 4, two cores).
-    most = min(vectors, MAX_COLUMNS, WIDTH // lanes if rows == 1 else vectors)
+    # One row is bound by memory, which some CPUs read faster in one stream than in several that alternate:
+    # gate and up of Qwen3-0.6B take 0.72 to 0.79 of the time of four panels at once on Zen 4 (two cores),
+    # but 1.8 times as long on Emerald Rapids.
+    streams = min(target.memory_streams, max(1, vectors // MIN_TASKS))
+    most = min(vectors, MAX_COLUMNS, streams * WIDTH // lanes if rows == 1 else vectors)
     for r in range(1, min(rows, MAX_ROWS) + 1):
         for c in range(1, most + 1):
             if r * c + c + 1 <= target.vector_registers:
@@ -179,7 +184,10 @@ class QuantisedGemm(Gemm):
         super().__init__(frame, root, found.shape, found.weights, tile)
         self.found, self.product = found, found.product
         size, parts = (tile.rows, tile.columns), found.weights.panels.parts
-        self.multiply = Multiplication(frame, root, self.product, found.step, tile.lanes, size, parts=parts)
+        apart = found.weights.panels.group < found.step
+        self.multiply = Multiplication(
+            frame, root, self.product, found.step, tile.lanes, size, parts=parts, apart=apart
+        )
 
     def run(self) -> Scheduled:
         """The finished kernel, with the panels of all its constants."""

@@ -111,7 +111,7 @@ class _TileGemm(RowsOfTiles, QuantisedGemm):
         """Store the codes of the bound group as bf16 from ``place`` on, panel by panel."""
         b, ev, multiply = self.b, self.ev, self.multiply
         memory = b.bindings[ev.binding_of[self.weights.value]]
-        width, step = self.weights.panels.width, self.weights.panels.group
+        width, step = self.weights.panels.width, max(self.weights.panels.group, multiply.step)
         ev.bind(self.product.reduced[-1], b.idx(0))
         start = b.mul(self.position(), b.idx(width))
         unrolled = math.gcd(self.size // step, 4) * step

@@ -9,7 +9,8 @@ x          products
 no VNNI    up to eight one after another
 8-bit,     of many rows x is moved as above, of few the codes are, by 8, less 8 times the sums of x
 4-bit
-bf16       codes as bf16, sums of two exact products each in f32, likewise
+bf16       codes as bf16, sums of two exact products each in f32, likewise; but where such sums are slow,
+           codes of 8 bits with few rows as the others
 others     codes as f32, fused multiply-adds
 =========  ===========================================================================================
 """
@@ -18,18 +19,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from mansard import dims
 from mansard.codegen.evaluate import Evaluator
 from mansard.codegen.kernel import KValue
 from mansard.codegen.kernel.ir import Memory
 from mansard.codegen.kernel_target import KernelTarget
-from mansard.codegen.loop_nest import Root
+from mansard.codegen.loop_nest import Nest, Root
 from mansard.codegen.schedules.common.base import Frame
 from mansard.codegen.schedules.common.dequantised import DequantisedProduct
 from mansard.codegen.schedules.common.dot_products import load_raw
+from mansard.codegen.schedules.cpu.gemm_tile import WIDTH
 from mansard.dtypes import DType
 from mansard.ir.scalar import Scalar
 
-F32, I32, BF16 = DType.F32, DType.I32, DType.BF16
+F32, I32, U32, BF16 = DType.F32, DType.I32, DType.U32, DType.BF16
 _BYTES = (DType.I8, DType.U8)
 _ONE_UNSIGNED = frozenset({"avx512vnni", "avxvnni"})
 _BOTH_SIGNED = frozenset({"avxvnniint8", "dotprod"})
@@ -49,15 +52,27 @@ HALF_CODE = 8
 SHORT_STEPS = 8
 """Sums of two products that an i16 holds: of a u8 and a 4-bit code up to 2 * 255 * 8, of an i8 and a code
 moved by 8 up to 2 * 128 * 15."""
+FEW_ROWS = 15
+"""The most rows that are multiplied as f32 where sums of pairs are slow: more use tile registers."""
 _BF16_FEATURES = frozenset({"avx512bf16", "bf16"})
 
 
-def step_of(product: DequantisedProduct, target: KernelTarget) -> int:
+def step_of(nest: Nest, product: DequantisedProduct, target: KernelTarget) -> int:
     """Positions of K that one instruction adds up: 4 for bytes, 2 for bf16, else 1."""
     stored = product.stored.value.type.dtype if product.stored else None
     if stored in _BYTES:
         return 4
-    return 2 if stored is BF16 and not _BF16_FEATURES.isdisjoint(target.features) else 1
+    if stored is not BF16 or _BF16_FEATURES.isdisjoint(target.features):
+        return 1
+    if not target.slow_bf16_dots or product.codes.value.type.dtype.bits < 8:
+        return 2
+    return 1 if product.row is None or dims.bounds(nest.total(product.row))[1] <= FEW_ROWS else 2
+
+
+def group_of(step: int, bits: int, target: KernelTarget) -> int:
+    """Positions of K that lie side by side in panels of codes: those of a step, unless kernels with other
+    steps read the same panels."""
+    return 1 if step == 2 and bits == 8 and target.slow_bf16_dots else step
 
 
 def parts_of_words(step: int, target: KernelTarget) -> int:
@@ -97,8 +112,10 @@ class Multiplication:
         tile: tuple[int, int],
         *,
         parts: int = 1,
+        apart: bool = False,
     ) -> None:
-        """``parts``: how the panels of codes are ordered (`mansard.ir.panels.Panels`)."""
+        """``parts``: how the panels of codes are ordered (`mansard.ir.panels.Panels`); ``apart``: whether the
+        two positions of a step are."""
         self.b, self.root, self.product, self.step, self.lanes = frame.b, root, product, step, lanes
         self.sum = I32 if step == 4 else F32
         """The type of the sums within a group."""
@@ -115,7 +132,7 @@ class Multiplication:
         self.moved = both and needed and not self.moved_codes
         """Whether x is moved into the unsigned range."""
         self.ones_unsigned = (self.short or self.moved_codes) and x_signed and not self.moved
-        self.ordered = parts
+        self.ordered, self.apart = parts, apart
 
     @property
     def sums(self) -> bool:
@@ -172,6 +189,13 @@ class Multiplication:
         b, dtype, count = self.b, self.product.codes.value.type.dtype, self.lanes * self.step
         signed = dtype.is_signed and not self.moved_codes
         wide = {4: DType.I8 if signed else DType.U8, 2: BF16, 1: F32}[self.step]
+        if dtype.bits == 8 and self.apart:
+            halves = [b.load(memory, b.add(place, b.idx(offset + k * WIDTH)), self.lanes) for k in range(2)]
+            # Small integers are exact in the upper bits of a f32.
+            low, high = (b.bitcast(b.cast(half, F32), U32) for half in halves)
+            low = b.binary("shr", low, b.const(16, U32, self.lanes))
+            high = b.binary("and", high, b.const(0xFFFF << 16, U32, self.lanes))
+            return b.numbers(b.bitcast(b.binary("or", low, high), I32), BF16)
         if dtype.bits == 8:
             return b.cast(b.load(memory, b.add(place, b.idx(offset)), count), wide)
         packed = self.packed(memory, place, offset, count // 2, moved=self.moved_codes)
