@@ -17,7 +17,7 @@ FEATURES: dict[str, tuple[str, ...]] = {
         "avxvnni", "avxifma", "avxneconvert", "avxvnniint8", "avxvnniint16",
         "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl",
         "avx512vnni", "avx512vbmi", "avx512ifma", "avx512bitalg", "avx512vpopcntdq", "avx512vbmi2",
-        "avx512bf16", "avx512fp16", "amx-tile", "amx-bf16",
+        "avx512bf16", "avx512fp16", "amx-tile", "amx-int8", "amx-bf16",
     ),
     "aarch64": (
         "neon", "lse", "rdm", "fullfp16", "fp16fml", "dotprod", "bf16", "i8mm", "sve", "sve2",
@@ -36,7 +36,7 @@ _IMPLIES = {
     "avxvnni": ("avx2",), "avxifma": ("avx2",), "avxneconvert": ("avx2",), "avxvnniint8": ("avx2",),
     "avxvnniint16": ("avx2",), "avx512fp16": ("avx512bw", "avx512vl", "avx512dq"),
     "avx512bf16": ("avx512bw",), "avx512vbmi": ("avx512bw",), "avx512vbmi2": ("avx512bw",),
-    "avx512bitalg": ("avx512bw",), "amx-bf16": ("amx-tile",),
+    "avx512bitalg": ("avx512bw",), "amx-bf16": ("amx-tile",), "amx-int8": ("amx-tile",),
     "rdm": ("neon",), "fullfp16": ("neon",), "fp16fml": ("fullfp16",), "dotprod": ("neon",),
     "bf16": ("neon",), "i8mm": ("neon",), "sve": ("fullfp16",), "sve2": ("sve",),
     "d": ("f",), "zfa": ("f",), "zfhmin": ("f",), "zfh": ("zfhmin",),

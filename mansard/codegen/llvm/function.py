@@ -38,7 +38,7 @@ class FunctionEmitter:
         self.intrinsics: dict[str, str] = {}
         self._entry: list[str] = []
         self._exit: list[str] = []
-        self._around: set[str] = set()
+        self._around: dict[str, tuple[list[str], list[str]]] = {}
         self._lines: list[str] = []
         self._names: dict[int, str] = {}
         self._constants: dict[int, float | int | bool] = {}
@@ -96,10 +96,12 @@ class FunctionEmitter:
 
     def around_workgroups(self, key: str, before: Sequence[str], after: Sequence[str]) -> None:
         """Emit code before the first workgroup of a call and after the last one, once for each key."""
-        if key not in self._around:
-            self._around.add(key)
-            self._entry += [f"  {code}" for code in before]
-            self._exit += [f"  {code}" for code in after]
+        code = [*before], [*after]
+        if self._around.setdefault(key, code) is code:
+            self._entry += [f"  {line}" for line in before]
+            self._exit += [f"  {line}" for line in after]
+        elif self._around[key] != code:
+            raise CodegenError(f"kernel {self.kernel.name!r}: two kinds of {key}")
 
     def expansion(self) -> KernelBuilder:
         """A builder whose instructions this emitter can take in place, by `inline`."""

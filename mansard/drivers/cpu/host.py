@@ -32,7 +32,7 @@ _TARGET_FEATURES = frozenset((
     "sse2", "sse3", "ssse3", "sse4.1", "sse4.2", "popcnt", "avx", "avx2", "bmi", "bmi2", "f16c", "fma",
     "lzcnt", "movbe", "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512vnni",
     "avx512vbmi", "avx512ifma", "avx512bitalg", "avx512vpopcntdq", "avx512vbmi2", "avx512bf16",
-    "avx512fp16", "amx-tile", "amx-bf16", "avxvnni", "avxifma", "avxneconvert", "avxvnniint8",
+    "avx512fp16", "amx-tile", "amx-int8", "amx-bf16", "avxvnni", "avxifma", "avxneconvert", "avxvnniint8",
     "avxvnniint16", "neon", "lse", "rdm", "fullfp16", "fp16fml", "dotprod", "bf16", "i8mm", "sve", "sve2",
     "m", "a", "f", "d", "c", "zba", "zbb", "zbs", "zicond", "zfa", "zfhmin", "zfh",
     "v", "zvfhmin", "zvfh", "zvfbfmin", "zvfbfwma", "zvl128b", "zvl256b", "zvl512b", "zvl1024b",

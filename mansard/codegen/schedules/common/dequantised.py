@@ -50,6 +50,11 @@ class DequantisedProduct:
         return self.zero is not None or self.offset is not None
 
     @property
+    def scales(self) -> tuple[Scalar, ...]:
+        """The factors of all that a group adds."""
+        return self.outer if self.offset is not None else (*self.outer, *self.inner)
+
+    @property
     def applied(self) -> list[Scalar]:
         """All that is applied to the codes or to sums of groups."""
         return [*self.inner, *self.outer, *(n for n in (self.zero, self.offset) if n is not None)]

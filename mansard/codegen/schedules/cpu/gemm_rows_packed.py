@@ -29,7 +29,7 @@ from dataclasses import replace
 
 from mansard import dims
 from mansard.codegen.kernel import KernelBuilder, KValue
-from mansard.codegen.kernel.tile_products import DEPTH, MOST, SIDE, tile_products
+from mansard.codegen.kernel.tile_products import MOST, SIDE, tile_products
 from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.loop_nest import Nest, Root
 from mansard.codegen.schedules.common.base import Frame, Scheduled, estimate
@@ -242,7 +242,7 @@ class _PackedTiles(_PackedPairs, TileGemm):
     @staticmethod
     def packed_depth(depth: int) -> int:
         """The largest part of at most `PART` positions that is whole tiles."""
-        return max(part for part in range(DEPTH, PART + 1, DEPTH) if depth % part == 0)
+        return max(part for part in range(gemm_tiles.DEPTH, PART + 1, gemm_tiles.DEPTH) if depth % part == 0)
 
     def _prepare(self, column_tile: KValue, vectors: int, last: bool) -> None:
         pass
@@ -265,7 +265,7 @@ class _PackedTiles(_PackedPairs, TileGemm):
                 start = self.first_row(b.mul(b.add(row_tile, loop.index), b.idx(rows)), rows)
                 x = self.place_of_rows(self.other, start, parts.index)
                 sums, weights = (self.sums, b.mul(loop.index, b.idx(cells))), (self.scratch, b.idx(0))
-                tile_products(b, x, weights, sums, (MOST, vectors), part // DEPTH, added=True)
+                tile_products(b, x, weights, sums, (MOST, vectors), part, added=True)
         columns = self.columns(b.mul(column_tile, b.idx(self.tile.columns)), vectors)
         with b.for_(b.idx(0), count) as loop, ev.scope():
             start = self.first_row(b.mul(b.add(row_tile, loop.index), b.idx(rows)), rows)

@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 from mansard import dims
 from mansard.codegen.kernel import KValue
 from mansard.codegen.kernel.ir import Memory
-from mansard.codegen.kernel.tile_products import DEPTH, MOST, SIDE, tile_products
+from mansard.codegen.kernel.tile_products import MOST, ROW_BYTES, SIDE, tile_products
 from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.loop_nest import Nest, Root
 from mansard.codegen.schedules.common.base import Frame, Scheduled, divides, estimate
@@ -37,6 +37,7 @@ FEATURES = frozenset({"amx-bf16", "avx512bf16"})
 ROWS = MOST * SIDE
 FEW_ROWS = 4
 """Of a register tile by vectors, in calls with fewer rows than a tile register has."""
+DEPTH = ROW_BYTES[0] // DType.BF16.itemsize
 STEP_CYCLES = 16 * MOST * MOST
 """Of `DEPTH` reduced positions, for all sums of a tile."""
 
@@ -170,11 +171,11 @@ class TileGemm(RowsOfTiles, DotGemm):
         start = self.first_row(start, count)
         if ahead is not None:
             self._fetch(ahead)
-        panels, steps = self.panels(vector, vectors), self.weights.panels.depth // DEPTH
+        panels, depth = self.panels(vector, vectors), self.weights.panels.depth
         weights = self.memory, panels[0]  # the others follow it
         x = self.place_of_rows(self.other, start)
         sums = self.sums, self.b.idx(0)
-        tile_products(self.b, x, weights, sums, (count // SIDE, vectors), steps)
+        tile_products(self.b, x, weights, sums, (count // SIDE, vectors), depth)
         self.store_rows(sums, start, count, self.columns(vector, vectors), last)
 
     def _fetch(self, ahead: Ahead) -> None:

@@ -9,7 +9,7 @@ from support.kernels.runner import Machine, require_cpu
 
 from mansard import dims
 from mansard.codegen.kernel import KernelBuilder
-from mansard.codegen.kernel.tile_products import DEPTH, SIDE, tile_products
+from mansard.codegen.kernel.tile_products import SIDE, tile_products
 from mansard.codegen.kernel.verify import verify
 from mansard.codegen.llvm import target as cpu_target
 from mansard.codegen.llvm.module import assembly, emit
@@ -19,7 +19,7 @@ from mansard.codegen.schedules.cpu import gemm_tiles
 from mansard.compiler import CompileOptions
 from mansard.compiler.compile import lower_graph
 from mansard.dims import Dim
-from mansard.dtypes import DType
+from mansard.dtypes import DType, from_numpy
 from mansard.errors import CodegenError
 from mansard.ir import Constant, GraphBuilder
 from mansard.ir.interpreter.graph import interpret
@@ -38,16 +38,17 @@ def everywhere(monkeypatch, tmp_path):
     monkeypatch.setattr(gemm_tiles, "FEATURES", frozenset())
 
 
-def kernel(rows, columns, steps, stride, first, added=False):
+def kernel(rows, columns, depth, stride, first, added=False, dtypes=(BF16, BF16)):
     """The products of tiles of two buffers, copied to a third one, or added to what it holds."""
-    b = KernelBuilder("tiles", [(BF16, False), (BF16, False), (F32, True)], 0)
+    summed = F32 if BF16 in dtypes else DType.I32
+    b = KernelBuilder("tiles", [(dtypes[0], False), (dtypes[1], False), (summed, True)], 0)
     size = rows * columns * SIDE * SIDE
-    sums = b.shared(F32, 3 + size)
+    sums = b.shared(summed, 3 + size)
     x, place = (b.bindings[0], b.idx(first), b.idx(stride)), b.idx(3)
     with b.for_(b.idx(0), b.idx(size), b.idx(SIDE)) as loop:
         b.store(sums, b.add(place, loop.index), b.load(b.bindings[2], loop.index, SIDE))
     weights = b.bindings[1], b.idx(2 * first)
-    tile_products(b, x, weights, (sums, place), (rows, columns), steps, added=added)
+    tile_products(b, x, weights, (sums, place), (rows, columns), depth, added=added)
     with b.for_(b.idx(0), b.idx(size), b.idx(SIDE)) as loop:
         b.store(b.bindings[2], loop.index, b.load(sums, b.add(place, loop.index), SIDE))
     built = b.build()
@@ -58,38 +59,67 @@ def kernel(rows, columns, steps, stride, first, added=False):
 @pytest.mark.parametrize("target", [*TARGETS, "cpu:x86-64-v3"])
 @pytest.mark.parametrize("rows, columns", [(1, 1), (1, 2), (2, 1), (2, 2)])
 @pytest.mark.parametrize("added", [False, True])
-@pytest.mark.parametrize("steps", [1, 5])
-def test_products_of_tiles(target, rows, columns, steps, added):
+@pytest.mark.parametrize("depth", [32, 80, 320])
+def test_products_of_tiles(target, rows, columns, depth, added):
     require_cpu(target)
-    depth, first = steps * DEPTH, 6
+    first = 6
     stride = depth + 10
     x = RNG.standard_normal(first + rows * SIDE * stride).astype(BF16.numpy)
     panels = RNG.standard_normal((columns, depth // 2, SIDE, 2)).astype(BF16.numpy)
     before = RNG.standard_normal((rows * SIDE, columns * SIDE)).astype(np.float32)
     sums = before.copy()
     weights = np.concatenate([np.ones(2 * first, BF16.numpy), panels.reshape(-1)])
-    built = kernel(rows, columns, steps, stride, first, added)
+    built = kernel(rows, columns, depth, stride, first, added)
     Machine(target).run(built, [x, weights, sums.reshape(-1)], grid=(1, 1, 1))
     left = x[first:].reshape(rows * SIDE, stride)[:, :depth].astype(np.float32)
     right = panels.transpose(0, 2, 1, 3).reshape(columns * SIDE, depth).astype(np.float32)
     np.testing.assert_allclose(sums, left @ right.T + before * added, rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.parametrize("target", [*TARGETS, "cpu:x86-64-v3"])
+@pytest.mark.parametrize(
+    "of_x, of_weights", [("int8", "int8"), ("int8", "uint8"), ("uint8", "int8"), ("uint8", "uint8")]
+)
+@pytest.mark.parametrize(
+    "rows, columns, depth, added", [(2, 2, 32, False), (1, 2, 192, True), (2, 1, 96, True)]
+)
+def test_products_of_tiles_of_bytes(target, rows, columns, depth, added, of_x, of_weights):
+    require_cpu(target)
+    first, stride = 4, depth + 6
+
+    def numbers(dtype, shape):
+        return RNG.integers(np.iinfo(dtype).min, np.iinfo(dtype).max + 1, shape).astype(dtype)
+
+    x, panels = (
+        numbers(of_x, first + rows * SIDE * stride),
+        numbers(of_weights, (columns, depth // 4, SIDE, 4)),
+    )
+    before = numbers("int16", (rows * SIDE, columns * SIDE)).astype(np.int32)
+    sums, weights = before.copy(), np.concatenate([numbers(of_weights, 2 * first), panels.reshape(-1)])
+    dtypes = [from_numpy(array.dtype) for array in (x, weights)]
+    built = kernel(rows, columns, depth, stride, first, added, dtypes)
+    Machine(target).run(built, [x, weights, sums.reshape(-1)], grid=(1, 1, 1))
+    left = x[first:].reshape(rows * SIDE, stride)[:, :depth].astype(np.int32)
+    right = panels.transpose(0, 2, 1, 3).reshape(columns * SIDE, depth).astype(np.int32)
+    np.testing.assert_array_equal(sums, left @ right.T + before * added)
+
+
 def test_code_for_tile_registers_needs_nothing_else():
-    text = assembly(emit([kernel(2, 2, 3, 96, 0)], cpu_target.parse(AMX)), cpu_target.parse(AMX))
+    text = assembly(emit([kernel(2, 2, 96, 96, 0)], cpu_target.parse(AMX)), cpu_target.parse(AMX))
     assert text.count("tdpbf16ps") >= 4 and "ldtilecfg" in text and "tilerelease" in text
     assert "call" not in text
     other = cpu_target.parse(f"{AMX},-amx-bf16")
-    assert "tdpbf16ps" not in assembly(emit([kernel(2, 2, 3, 96, 0)], other), other)
+    assert "tdpbf16ps" not in assembly(emit([kernel(2, 2, 96, 96, 0)], other), other)
 
 
 @pytest.mark.parametrize(
     "change, message",
     [
         ({"rows": 3}, "1 to 2 tiles"),
-        ({"steps": 0}, "a step at least"),
+        ({"depth": 0}, "multiple of 32 bytes"),
+        ({"depth": 24}, "multiple of 32 bytes"),
         ({"columns": 2}, "512 f32"),
-        ({"weights": "sums"}, "memories of bf16"),
+        ({"weights": "sums"}, "memories of bf16, or of bytes"),
     ],
 )
 def test_broken_rules(change, message):
@@ -101,7 +131,7 @@ def test_broken_rules(change, message):
         "sums": sums,
         "rows": 1,
         "columns": 1,
-        "steps": 1,
+        "depth": 32,
         "added": False,
     }
     attrs |= {name: sums if value == "sums" else value for name, value in change.items()}

@@ -10,6 +10,7 @@ from mansard import dims
 from mansard.codegen.llvm import target as cpu_target
 from mansard.codegen.schedules import schedule
 from mansard.codegen.schedules.cpu import gemm_tiles
+from mansard.codegen.schedules.cpu.quantised import gemm_tiles as quantised_gemm_tiles
 from mansard.codegen.schedules.cpu.quantised import multiplication
 from mansard.compiler import CompileOptions
 from mansard.compiler.compile import lower_graph
@@ -29,6 +30,13 @@ FORMS = [
     Form(1000, 64, 32, I8, BF16),
     Form(24, 96, 96, U8, BF16, F32),
     Form(48, 4096, 128, I4, BF16),  # one group is unpacked at a time
+    Form(64, 96, 16, I8, BF16),  # tiles of half the depth
+    Form(48, 128, 32, I4, I8, scaled_x=True),
+    Form(40, 256, 128, U4, I8, F16, U8, scaled_x=True),
+    Form(33, 256, 32, U4, I8, offsets=True, nested=True, scaled_x=True),
+    Form(1000, 192, 64, I8, I8, scaled_x=True),
+    Form(24, 96, 96, U8, U8, F32),
+    Form(48, 8192, 128, I4, I8, scaled_x=True),
 ]
 TOLERANCE = 2e-5
 
@@ -38,6 +46,7 @@ def everywhere(monkeypatch, tmp_path):
     """The schedule for every CPU: those without the registers, or instructions for pairs, do without."""
     monkeypatch.setenv("MANSARD_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(gemm_tiles, "FEATURES", frozenset())
+    monkeypatch.setattr(quantised_gemm_tiles, "BYTES_FEATURES", frozenset())
     monkeypatch.setattr(multiplication, "_BF16_FEATURES", frozenset({"sse2", "neon"}))
 
 
@@ -76,7 +85,7 @@ def test_the_same_by_vectors(target, form):
 
 @pytest.mark.usefixtures("everywhere")
 @pytest.mark.parametrize("least", [1, 5, 16, 32])
-@pytest.mark.parametrize("form", [FORMS[1], FORMS[3]], ids=str)
+@pytest.mark.parametrize("form", [FORMS[1], FORMS[3], FORMS[9]], ids=str)
 def test_any_number_of_rows(form, least):
     rows = dims.symbol(Dim("rows", least, 200, typical=100))
     check_rows(form, rows, "cpu", [n for n in (1, 3, 4, 5, 15, 16, 31, 32, 33, 200) if n >= least])
@@ -87,7 +96,7 @@ def test_any_number_of_rows(form, least):
     [
         (Form(48, 120, 24, I4, BF16), 64),  # groups are no whole tiles
         (Form(48, 128, 32, I4, F32), 64),
-        (Form(48, 128, 32, I4, I8, scaled_x=True), 64),
+        (Form(48, 144, 48, I4, I8, scaled_x=True), 64),
         (Form(16, 64, 0, I8, BF16), 64),  # codes are stored (K, N)
         (FORMS[0], 15),
     ],

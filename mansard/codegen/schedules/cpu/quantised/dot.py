@@ -183,7 +183,7 @@ class Rows:
             for column in columns:
                 self._bind(row, column)
                 self.ev.vector = (loop[-1], batch) if loop is not None and batch > 1 else None
-                scale = multiply.multiplied([self.ev.part(self.root, node) for node in multiply.scales])
+                scale = multiply.multiplied([self.ev.part(self.root, node) for node in product.scales])
                 cells.append(_Factors(scale, {node: self.ev.part(self.root, node) for node in nodes}))
         self.ev.vector = None
         return cells

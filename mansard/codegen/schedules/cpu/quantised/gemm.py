@@ -385,7 +385,7 @@ class QuantisedGemm(Gemm):
                 with self.ev.scope():
                     self._bind(row, column, self.tile.lanes)
                     total = totals[r] if totals else None
-                    scale = self.multiply.multiplied([self._value(n) for n in self.multiply.scales])
+                    scale = self.multiply.multiplied([self._value(n) for n in self.product.scales])
                     out[cell] = self.multiply.scaled(self._value, out[cell], sums[cell], total, scale)
         self.ev.places = {}
         return out

@@ -1,14 +1,14 @@
-"""CPU schedule of products of many rows of bf16 with weights of 4- and 8-bit integers, with AMX.
+"""CPU schedule of products of many rows of bf16 or bytes with weights of 4- and 8-bit integers, with AMX.
 
 As `mansard.codegen.schedules.cpu.quantised.gemm`, whose panels it reads; but a workgroup unpacks the codes of
-its columns to bf16 once, as `mansard.codegen.schedules.cpu.gemm_tiles` reads weights, 32 rows and two panels
-at a time. Both the sums of a group and the accumulators are in memory on the workgroup's stack::
+its columns to bf16 or bytes once, as `mansard.codegen.schedules.cpu.gemm_tiles` reads weights, 32 rows and
+two panels at a time. Both the sums of a group and the accumulators are in memory on the workgroup's stack::
 
     for column tile:                                            one workgroup
-        panels[g][c][k] = bf16(codes[c][g, k])
+        panels[g][c][k] = codes[c][g, k]                        bf16 or bytes
         for row tile, for group of K:
             sums = x[row : row + 32, g] . panels[g]             tile registers
-            accumulators[r][c] += (sums[r][c] - zero[c] * sum of x[row + r, g]) * scale[c]
+            accumulators[r][c] += (sums[r][c] - zero[c] * sum of x[row + r, g]) * scale[c] * scale[row + r]
 
 Sums of x are products with ones. Where panels of all groups are too large for a stack, each row tile unpacks
 those of one group at a time. Calls with few rows go on as the other schedule.
@@ -22,10 +22,10 @@ from contextlib import contextmanager
 
 from mansard import dims
 from mansard.codegen.kernel import KValue
-from mansard.codegen.kernel.tile_products import DEPTH, MOST, SIDE, tile_products
+from mansard.codegen.kernel.tile_products import MOST, SIDE, row_bytes, tile_products
 from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.loop_nest import Nest, Root
-from mansard.codegen.schedules.common.base import Frame, Scheduled, divides, estimate
+from mansard.codegen.schedules.common.base import Frame, Scheduled, estimate
 from mansard.codegen.schedules.common.transposed_stores import transposed_result
 from mansard.codegen.schedules.cpu import gemm_tiles
 from mansard.codegen.schedules.cpu.gemm import Ahead
@@ -33,23 +33,33 @@ from mansard.codegen.schedules.cpu.gemm_runtime_packed import SCRATCH_BYTES
 from mansard.codegen.schedules.cpu.gemm_tile import RegisterTile
 from mansard.codegen.schedules.cpu.gemm_tiles import ROWS, RowsOfTiles
 from mansard.codegen.schedules.cpu.quantised.gemm import QuantisedGemm, QuantisedWeights
-from mansard.codegen.schedules.cpu.quantised.gemm_unpacked import MIN_WORKGROUPS, same_for_all_rows
+from mansard.codegen.schedules.cpu.quantised.gemm_unpacked import MIN_WORKGROUPS, varies
 from mansard.dtypes import DType
 
-F32, BF16 = DType.F32, DType.BF16
+F32, BF16, I32, I8, U8 = DType.F32, DType.BF16, DType.I32, DType.I8, DType.U8
+BYTES_FEATURES = frozenset({"amx-int8", "avx512vnni"})
+"""As `gemm_tiles.FEATURES`, for bytes."""
 
 
 def applies(nest: Nest, weights: QuantisedWeights, target: KernelTarget) -> bool:
     """Whether this schedule takes a product that `quantised.gemm.find` accepts, and is the faster one."""
     product, row = weights.product, weights.product.row
-    if weights.step != 2 or row is None or not target.features >= gemm_tiles.FEATURES:
+    if row is None or product.stored is None or weights.step not in (2, 4):
         return False
-    size = nest.total(product.reduced[-1])
-    if not divides(size, DEPTH) or estimate(nest.total(row)) < SIDE or weights.weights.panels.width != SIDE:
+    features = gemm_tiles.FEATURES if weights.step == 2 else BYTES_FEATURES
+    if not target.features >= features or weights.weights.panels.width != SIDE:
         return False
-    assert product.stored is not None
-    strided = isinstance(dict(product.stored.address.terms).get(row[-1]), int)
-    return strided and same_for_all_rows(nest, product) and transposed_result(nest, row) is None
+    size, x = nest.total(product.reduced[-1]), product.stored
+    if not isinstance(size, int) or not row_bytes(x.value.type.dtype, size):
+        return False
+    if estimate(nest.total(row)) < SIDE or not isinstance(dict(x.address.terms).get(row[-1]), int):
+        return False
+    (root,) = (r for r in nest.roots if r.reduces)
+    of_rows = [node for node in product.applied if varies(nest, root, node, row)]
+    if any(node not in product.scales or varies(nest, root, node, product.column) for node in of_rows):
+        return False
+    # A sum over several matrices would need all of them unpacked.
+    return nest.choosing == nest.fixed and transposed_result(nest, row) is None
 
 
 def schedule(nest: Nest, target: KernelTarget, name: str, weights: QuantisedWeights) -> Scheduled:
@@ -66,17 +76,20 @@ def schedule(nest: Nest, target: KernelTarget, name: str, weights: QuantisedWeig
 class _TileGemm(RowsOfTiles, QuantisedGemm):
     def __init__(self, frame: Frame, root: Root, weights: QuantisedWeights, tile: RegisterTile) -> None:
         super().__init__(frame, root, weights, tile)
-        b, inner = self.b, self.nest.total(self.product.reduced[-1])
-        assert isinstance(inner, int)
-        self.size = inner
+        b, size, of_x = self.b, self.nest.total(self.product.reduced[-1]), self.product.stored
+        assert isinstance(size, int) and of_x is not None
+        self.size = size
         """Of a group."""
-        width = tile.columns * SIDE
-        self.kept = width * weights.weights.panels.depth * BF16.itemsize <= SCRATCH_BYTES
+        codes = self.product.codes.value.type.dtype
+        self.stored = BF16 if weights.step == 2 else I8 if codes.is_signed else U8
+        self.summed = F32 if weights.step == 2 else I32
+        width, depth = tile.columns * SIDE, weights.weights.panels.depth
+        self.kept = width * depth * self.stored.itemsize <= SCRATCH_BYTES
         """Whether a workgroup has panels of all groups."""
-        self.scratch = b.shared(BF16, width * (weights.weights.panels.depth if self.kept else inner))
-        self.sums, self.accumulators = b.shared(F32, ROWS * width), b.shared(F32, ROWS * width)
+        self.scratch = b.shared(self.stored, width * (depth if self.kept else size))
+        self.sums, self.accumulators = b.shared(self.summed, ROWS * width), b.shared(F32, ROWS * width)
         if self.product.sums:
-            self.ones, self.totals = b.shared(BF16, inner * SIDE), b.shared(F32, ROWS * SIDE)
+            self.ones, self.totals = b.shared(self.stored, size * SIDE), b.shared(self.summed, ROWS * SIDE)
 
     def grouped(self) -> int:
         """All rows are one group: panels are used for as many rows as possible."""
@@ -88,8 +101,10 @@ class _TileGemm(RowsOfTiles, QuantisedGemm):
         b = self.b
         with self.rows_between(SIDE), self.ev.scope():
             if self.product.sums:
-                with b.for_(0, self.ones.size, 2 * SIDE) as loop:
-                    b.store(self.ones, loop.index, b.const(1.0, BF16, 2 * SIDE))
+                with b.for_(0, self.ones.size, SIDE) as loop:
+                    b.store(
+                        self.ones, loop.index, b.const(1 if self.summed is I32 else 1.0, self.stored, SIDE)
+                    )
             if self.kept:
                 panels = self.panels(b.mul(column_tile, b.idx(self.tile.columns)), vectors)
 
@@ -108,7 +123,7 @@ class _TileGemm(RowsOfTiles, QuantisedGemm):
         return self.b.mul(self.position(), self.b.idx(vectors * SIDE))
 
     def _unpack(self, panels: Sequence[KValue], place: KValue) -> None:
-        """Store the codes of the bound group as bf16 from ``place`` on, panel by panel."""
+        """Store the codes of the bound group from ``place`` on, panel by panel."""
         b, ev, multiply = self.b, self.ev, self.multiply
         memory = b.bindings[ev.binding_of[self.weights.value]]
         width, step = self.weights.panels.width, max(self.weights.panels.group, multiply.step)
@@ -135,26 +150,27 @@ class _TileGemm(RowsOfTiles, QuantisedGemm):
             b.store(self.accumulators, loop.index, b.const(0.0, F32, SIDE))
 
         def group(_: Sequence[KValue]) -> list[KValue]:
-            place, steps = self._place(vectors), self.size // DEPTH
+            place = self._place(vectors)
             if not self.kept:
                 self._unpack(panels, place)
             assert self.product.stored is not None
-            x = self.place_of_rows(self.product.stored, start)
-            sums = self.sums, b.idx(0)
-            tile_products(b, x, (self.scratch, place), sums, (count // SIDE, vectors), steps)
+            x, sums = self.place_of_rows(self.product.stored, start), (self.sums, b.idx(0))
+            tile_products(b, x, (self.scratch, place), sums, (count // SIDE, vectors), self.size)
             if self.product.sums:
-                totals = self.totals, b.idx(0)
-                tile_products(b, x, (self.ones, b.idx(0)), totals, (count // SIDE, 1), steps)
-            self._add(count, columns)
+                ones, totals = (self.ones, b.idx(0)), (self.totals, b.idx(0))
+                tile_products(b, x, ones, totals, (count // SIDE, 1), self.size)
+            self._add(start, count, columns)
             return []
 
         self._loops(self.shape.reduced[:-1], [], group)
         self.store_rows((self.accumulators, b.idx(0)), start, count, columns, last)
 
-    def _add(self, count: int, columns: Sequence[KValue]) -> None:
+    def _add(self, start: KValue, count: int, columns: Sequence[KValue]) -> None:
         """Add the sums of the bound group to the accumulators of ``count`` rows."""
-        b, ev, product, multiply = self.b, self.ev, self.product, self.multiply
-        applied = []
+        b, ev, product, multiply, row = self.b, self.ev, self.product, self.multiply, self.shape.row
+        assert row is not None
+        of_rows = [node for node in product.scales if varies(self.nest, self.root, node, row)]
+        applied, scales = [], []
         for column in columns:
             with ev.scope():
                 ev.places = {
@@ -162,15 +178,20 @@ class _TileGemm(RowsOfTiles, QuantisedGemm):
                 }
                 ev.bind(self.column, column)
                 ev.vector = (self.column[-1], SIDE)
-                applied.append({node: self._value(node) for node in product.applied})
+                values = {node: self._value(node) for node in product.applied if node not in of_rows}
                 ev.places = {}
-        scales = [multiply.multiplied([values[node] for node in multiply.scales]) for values in applied]
-        scales = [b.splat(scale, SIDE) if scale is not None else None for scale in scales]
-        with b.for_(0, count) as loop:
+            applied.append(values)
+            scales.append(multiply.multiplied([values[n] for n in product.scales if n not in of_rows]))
+        with b.for_(0, count) as loop, ev.scope():
+            ev.vector = None
+            ev.bind(row, b.add(start, loop.index))
+            of_row = multiply.multiplied([self._value(node) for node in of_rows])
             total = b.load(self.totals, b.mul(loop.index, b.idx(SIDE)), SIDE) if product.sums else None
             line = b.mul(loop.index, b.idx(len(columns) * SIDE))
             for number, (values, scale) in enumerate(zip(applied, scales, strict=True)):
                 place = b.add(line, b.idx(number * SIDE))
                 accumulator, dot = (b.load(memory, place, SIDE) for memory in (self.accumulators, self.sums))
-                added = multiply.scaled(values.__getitem__, accumulator, dot, total, scale)
+                factors = [b.splat(factor, SIDE) for factor in (of_row, scale) if factor is not None]
+                factor = multiply.multiplied(factors)
+                added = multiply.scaled(values.__getitem__, accumulator, dot, total, factor)
                 b.store(self.accumulators, place, added)

@@ -21,12 +21,12 @@ from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.loop_nest import Nest, Root
 from mansard.codegen.parameters import Parameters
 from mansard.codegen.schedules.common.base import Frame, Scheduled, estimate
-from mansard.codegen.schedules.common.dequantised import DequantisedProduct
 from mansard.codegen.schedules.cpu.gemm import Ahead, StackPanels
 from mansard.codegen.schedules.cpu.gemm_runtime_packed import MIN_ROWS, SCRATCH_BYTES
 from mansard.codegen.schedules.cpu.gemm_tile import RegisterTile, tiles
 from mansard.codegen.schedules.cpu.quantised.gemm import QuantisedGemm, QuantisedWeights
 from mansard.dtypes import DType
+from mansard.ir.scalar import Scalar
 
 F32 = DType.F32
 MIN_WORKGROUPS = 16
@@ -38,21 +38,19 @@ def applies(nest: Nest, weights: QuantisedWeights, target: KernelTarget) -> bool
     product = weights.product
     if weights.step != 1 or product.row is None or estimate(nest.total(product.row)) < MIN_ROWS:
         return False
-    return same_for_all_rows(nest, product) and bool(_tiles(nest, weights, target))
-
-
-def same_for_all_rows(nest: Nest, product: DequantisedProduct) -> bool:
-    """Whether the weights, with what applies to them, are the same for all rows."""
-    if product.row is None or nest.choosing != nest.fixed:  # a sum over several matrices would need them all
+    if nest.choosing != nest.fixed:  # a sum over several matrices would need all of them unpacked
         return False
     (root,) = (r for r in nest.roots if r.reduces)
-    rows = {*product.row, *(loop for group in product.rest for loop in group)}
-    for node in product.applied:
-        reads, uses = nest.part_reads(root, node)
-        addresses = [*(read.address for read in reads), *uses]
-        if any(at is None or any(loop in rows for loop, _ in at.terms) for at in addresses):
-            return False
-    return True
+    rows = [*product.row, *(loop for group in product.rest for loop in group)]
+    differ = any(varies(nest, root, node, rows) for node in product.applied)
+    return not differ and bool(_tiles(nest, weights, target))
+
+
+def varies(nest: Nest, root: Root, node: Scalar, loops: Sequence[int]) -> bool:
+    """Whether a part of the body has other values along some loops, or reads at computed places."""
+    reads, uses = nest.part_reads(root, node)
+    addresses = [*(read.address for read in reads), *uses]
+    return any(at is None or any(loop in loops for loop, _ in at.terms) for at in addresses)
 
 
 def candidates(nest: Nest, weights: QuantisedWeights, target: KernelTarget) -> list[Parameters]:

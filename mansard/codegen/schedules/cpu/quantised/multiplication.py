@@ -262,12 +262,6 @@ class Multiplication:
         half = self.b.const(_HALF, DType.U8, self.lanes * self.step)
         return self.b.dot(half, codes, total)
 
-    @property
-    def scales(self) -> Sequence[Scalar]:
-        """The factors of all that a group adds."""
-        product = self.product
-        return product.outer if product.offset is not None else (*product.outer, *product.inner)
-
     def scaled(
         self,
         value: Callable[[Scalar], KValue],
@@ -279,7 +273,7 @@ class Multiplication:
         """``accumulator`` plus a group's sum of products ``dot``, with what applies to the group.
 
         ``value`` gives the expressions of the product there; ``total`` is the sum of x over the group, where
-        that is needed, ``scale`` the `multiplied` values of `scales`.
+        that is needed, ``scale`` the `multiplied` values of the product's scales.
         """
         b, product, lanes = self.b, self.product, accumulator.type.lanes
         dot = b.cast(dot, F32)
