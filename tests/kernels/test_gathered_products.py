@@ -8,6 +8,7 @@ from support.graph_runner import check
 from support.graphs import F32
 from support.kernels.pairs import pairs
 
+from mansard.codegen.llvm import target as cpu_target
 from mansard.codegen.loop_nest import Nest
 from mansard.codegen.schedules import schedule
 from mansard.codegen.schedules.common.contraction import analyse
@@ -41,21 +42,21 @@ def numbers(dtype, *shape):
     return (RNG.standard_normal(shape, np.float32) * (20 if dtype is DType.I8 else 1)).astype(dtype.numpy)
 
 
-def graph(rows, dtype, parts=1):
+def graph(rows, dtype, parts=1, columns=COLUMNS):
     """``groups`` products of (rows, parts * DEPTH) with matrices out of a stack, one for each part."""
     b, groups = GraphBuilder(), 6
     x = b.input("x", (groups, rows, parts, DEPTH), dtype)
     chosen = b.input("chosen", (groups, parts), DType.I64)
-    stack = b.input("stack", (COUNT, COLUMNS, DEPTH), dtype)
+    stack = b.input("stack", (COUNT, columns, DEPTH), dtype)
     matrix = Gather(2, (Arg(1, DType.I64), Index(2), Index(4)), dtype)
     body = Apply("mul", (wide(Arg(0, dtype)), wide(matrix)), F32)
     maps = (IndexMap.of_dims((0, 1, 3, 4)), IndexMap.of_dims((0, 3)), None)
-    extents = (groups, rows, COLUMNS, parts, DEPTH)
+    extents = (groups, rows, columns, parts, DEPTH)
     y = b.generic((x, chosen, stack), maps, extents, body, reduced=2, combiner="add")
     inputs = [
         numbers(dtype, groups, rows, parts, DEPTH),
         RNG.integers(-1, COUNT + 1, (groups, parts)),  # indices are clamped
-        numbers(dtype, COUNT, COLUMNS, DEPTH),
+        numbers(dtype, COUNT, columns, DEPTH),
     ]
     return b.build([y]), inputs
 
@@ -63,6 +64,15 @@ def graph(rows, dtype, parts=1):
 @pairs("rows, parts", [(1, 1), (1, 3), (4, 1), (6, 1)], "dtype", [F32, DType.BF16, DType.I8])
 def test_matrices_of_a_stack(rows, parts, dtype, device):
     check(*graph(rows, dtype, parts), device)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 4, 8])
+@pytest.mark.parametrize("columns", [42, 200])
+@pytest.mark.parametrize("streams", [1, 4])
+def test_sums_over_matrices_whose_columns_are_no_whole_tiles(rows, columns, streams, monkeypatch):
+    if streams > 1:
+        monkeypatch.setattr(cpu_target, "GOLDEN_COVE", frozenset({"x86-64-v3"}))
+    check(*graph(rows, F32, 3, columns), "cpu:x86-64-v3")
 
 
 def constant(b, name, shape, dtype):

@@ -9,8 +9,10 @@ One task streams a contiguous piece of the large operand and writes the outputs 
         sums[row][column] = all lanes of accumulators[row]
     for row, for column in piece: y[row, column] = epilogue(sums[row][column])     vectors along columns
 
-Each weight is read once, in order, so that memory serves one long stream per core. Sums are kept on the stack
-until the piece is complete; the epilogue (bias, activation, residual, rounding) is then vectorised over them.
+Each weight is read once, in order, so that memory serves one long stream per core. For one row there are as
+many as it serves fastest (`KernelTarget.memory_streams`): columns of so many parts of the piece at a time.
+Sums are kept on the stack until the piece is complete; the epilogue (bias, activation, residual, rounding) is
+then vectorised over them.
 
 Four rows or more share four columns: a tile has one accumulator each, and reads the parts of the reduced
 dim that ``u`` counts in passes of their own. A number of rows that varies has code for the most: rows beyond
@@ -29,7 +31,7 @@ from mansard.codegen.evaluate import register_dtype
 from mansard.codegen.kernel import KValue
 from mansard.codegen.kernel.ir import Memory
 from mansard.codegen.kernel_target import KernelTarget
-from mansard.codegen.loop_nest import Nest, Root
+from mansard.codegen.loop_nest import Nest, Read, Root
 from mansard.codegen.schedules.common import reduce
 from mansard.codegen.schedules.common.base import Frame, Scheduled, choose_lanes, divides, estimate
 from mansard.codegen.schedules.common.chosen_matrices import find_matrices
@@ -126,6 +128,12 @@ class _Stream:
         self.row_count: DimLike = self.nest.total(shape.row) if shape.row else 1
         self.rows = dims.bounds(self.row_count)[1]
         self.tiled = self.rows >= TILE_ROWS
+        self.streams = 1
+        """Parts of a piece."""
+        # With several matrices a column that is repeated in another iteration would be added again.
+        whole = divides(self.nest.total(self.column), parameters.piece)
+        if self.rows == 1 and (whole or not shape.reduced[:-1]):
+            self.streams = max(1, frame.target.memory_streams // max(1, len(self._large())))
         self.coordinates: Sequence[KValue] = [self.b.idx(row) for row in range(self.rows)]
         self.sum = register_dtype(root.op.body.dtype)
         self.ev.starts_even = parameters.lanes % 2 == 0
@@ -169,20 +177,34 @@ class _Stream:
     def _matrix(self, sums: Memory, first: KValue, last: KValue, *, added: bool) -> None:
         """The sums of the columns of a piece, stored or ``added`` to those of other matrices."""
         b, piece, step = self.b, self.parameters.piece, COLUMNS if self.tiled else 1
-        with b.for_(first, last, b.idx(step)) as loop, self.ev.scope():
-            columns = [b.add(loop.index, b.idx(column)) if column else loop.index for column in range(step)]
-            if not divides(self.nest.total(self.column), step):  # columns beyond the last repeat it
+        part = piece // self.streams
+        beside = range(0, piece, part) if self.streams > 1 else range(step)
+        until = b.add(first, b.idx(part)) if self.streams > 1 else last
+        with b.for_(first, until, b.idx(step)) as loop, self.ev.scope():
+            columns = [b.add(loop.index, b.idx(column)) if column else loop.index for column in beside]
+            # Columns beyond the last repeat it.
+            if not divides(self.nest.total(self.column), piece if self.streams > 1 else step):
                 end = b.sub(last, b.idx(1))
                 columns = [self.frame.minimum(column, end) for column in columns]
             for start in range(0, self.rows, TILE_ROWS):
                 rows = range(start, min(start + TILE_ROWS, self.rows))
                 with self._any_of(start):
                     points = [(row, column) for column in columns for row in rows]
-                    for (row, column), total in zip(points, self._totals(points), strict=True):
-                        place = b.add(b.sub(column, first), b.idx(row * piece))
-                        if added:
-                            total = b.add(b.load(sums, place), total)
+                    totals = self._totals(points)
+                    places = [b.add(b.sub(column, first), b.idx(row * piece)) for row, column in points]
+                    if added:  # all of them are read first, as a column that is repeated must not count twice
+                        before = [b.load(sums, place) for place in places]
+                        totals = [b.add(x, y) for x, y in zip(before, totals, strict=True)]
+                    for place, total in zip(places, totals, strict=True):
                         b.store(sums, place, total)
+
+    def _large(self) -> list[Read]:
+        """The reads of what is read once: along the columns and the reduced dim."""
+        loops = {self.column[-1], self.shape.reduced[-1][-1]}
+        reads = [read for read in self.nest.reads(self.root) if read.address is not None]
+        return [
+            read for read in reads if read.address is not None and loops <= dict(read.address.terms).keys()
+        ]
 
     def _any_of(self, start: int) -> AbstractContextManager[object]:
         """Where there are rows from ``start`` on."""
@@ -296,10 +318,8 @@ class _Stream:
         self._bind(point)
         ev.bind(inner, at)
         ev.vector = None
-        for read in self.nest.reads(self.root):
-            terms = dict(read.address.terms) if read.address is not None else {}
-            if read.address is None or self.column[-1] not in terms or inner[-1] not in terms:
-                continue
+        for read in self._large():
+            assert read.address is not None
             bits = read.value.type.dtype.bits
             base, _ = ev.linear(read.address)
             memory = b.bindings[ev.binding_of[read.value]]

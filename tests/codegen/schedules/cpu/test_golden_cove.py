@@ -1,9 +1,10 @@
-"""Products with weights of 8-bit integers as on Intel's Golden Cove, which is slow at sums of bf16 pairs, and
-reads memory in several streams."""
+"""Products as on Intel's Golden Cove: slow at sums of bf16 pairs, and reading memory in several streams."""
 
+import numpy as np
 import pytest
 from support.decoders.quantised_weights import Form, graph_of, inputs_of
 from support.graph_runner import compare, compiled, outputs
+from support.graphs import maps
 from support.kernels.runner import require_cpu
 
 from mansard.codegen.llvm import target as cpu_target
@@ -12,7 +13,9 @@ from mansard.codegen.schedules.cpu.quantised import gemm, multiplication
 from mansard.compiler import CompileOptions
 from mansard.compiler.compile import lower_graph
 from mansard.dtypes import DType
+from mansard.ir import GraphBuilder
 from mansard.ir.interpreter.graph import interpret
+from mansard.ir.scalar import Apply, Arg, Cast
 
 I4, I8, U8, BF16, F32 = DType.I4, DType.I8, DType.U8, DType.BF16, DType.F32
 TARGET = "cpu:x86-64-v3"
@@ -26,6 +29,22 @@ def golden_cove(monkeypatch, tmp_path):
     monkeypatch.setenv("MANSARD_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(cpu_target, "GOLDEN_COVE", frozenset({"x86-64-v3"}))
     monkeypatch.setattr(multiplication, "_BF16_FEATURES", frozenset({"sse2"}))
+
+
+@pytest.mark.parametrize("dtype", [F32, BF16])
+@pytest.mark.parametrize("columns", [48, 200, 4096])
+def test_a_row_by_weights_in_rows(columns, dtype):
+    """Pieces of weights are read in parts, and the last one may be a part itself."""
+    require_cpu(TARGET)
+    b, random = GraphBuilder("row"), np.random.default_rng(3)
+    x, w = b.input("x", (1, 96), dtype), b.input("w", (columns, 96), dtype)
+    body = Apply("mul", (Cast(Arg(0, dtype), F32), Cast(Arg(1, dtype), F32)), F32)
+    graph = b.build(
+        [b.generic([x, w], [maps(0, 2), maps(1, 2)], (1, columns, 96), body, reduced=1, combiner="add")]
+    )
+    inputs = [random.standard_normal(shape).astype(dtype.numpy) for shape in ((1, 96), (columns, 96))]
+    with compiled(graph, TARGET) as model:
+        compare(outputs(model, inputs), interpret(graph, inputs), 1e-5, 1e-5)
 
 
 def weights_of(form, rows):
