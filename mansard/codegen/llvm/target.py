@@ -31,8 +31,8 @@ _SCALAR_BITS = 64
 
 _GOLDEN_COVE_STREAMS = 4
 """Two cores of Emerald Rapids read 21 to 27 GB/s in one stream each, 23 to 33 in two, 30 to 37 in four, 33 to
-40 in eight. With one, a token of Qwen3-0.6B takes 1.2 times as long in bf16, 1.8 times with 8 bits. Zen 4 reads
-fastest in one."""
+40 in eight. With one, a token of Qwen3-0.6B takes 1.2 times as long in bf16, 1.8 times with 8 bits. Zen 4 is
+fastest with one."""
 
 
 class LlvmTarget(Protocol):

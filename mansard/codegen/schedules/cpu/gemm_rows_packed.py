@@ -29,7 +29,7 @@ from dataclasses import replace
 
 from mansard import dims
 from mansard.codegen.kernel import KernelBuilder, KValue
-from mansard.codegen.kernel.tile_products import MOST, SIDE, tile_products
+from mansard.codegen.kernel.tile_products import MOST, ROW_BYTES, SIDE, tile_products
 from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.loop_nest import Nest, Root
 from mansard.codegen.schedules.common.base import Frame, Scheduled, estimate
@@ -84,9 +84,10 @@ def _tiles(nest: Nest, product: RowsProduct, target: KernelTarget) -> list[Regis
     def fitting(candidates: Sequence[RegisterTile], size: int) -> list[RegisterTile]:
         return [t for t in candidates if t.columns * t.lanes * product.depth * size <= SCRATCH_BYTES]
 
-    if gemm_tiles.takes(nest, product.row, product.inner, product.weights, target):
+    in_pairs = _in_pairs(product, target)
+    if in_pairs and gemm_tiles.takes(nest, product.row, product.inner, product.weights, target):
         return [RegisterTile(gemm_tiles.ROWS, MOST, SIDE)]
-    if _in_pairs(product, target):
+    if in_pairs:
         weights = _weights(nest, product, target.lanes(DType.F32), 2)
         candidates, size = ordered_tiles(nest, _shape(product), weights, target), 2
     else:
@@ -241,8 +242,10 @@ class _PackedTiles(_PackedPairs, TileGemm):
 
     @staticmethod
     def packed_depth(depth: int) -> int:
-        """The largest part of at most `PART` positions that is whole tiles."""
-        return max(part for part in range(gemm_tiles.DEPTH, PART + 1, gemm_tiles.DEPTH) if depth % part == 0)
+        """The largest part of at most `PART` positions that is whole tiles, as ``depth`` is
+        (`RowsProduct.lanes`)."""
+        whole = ROW_BYTES[0] // DType.BF16.itemsize
+        return max(part for part in range(whole, PART + 1, whole) if depth % part == 0)
 
     def _prepare(self, column_tile: KValue, vectors: int, last: bool) -> None:
         pass

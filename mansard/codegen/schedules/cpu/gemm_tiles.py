@@ -1,4 +1,4 @@
-"""CPU schedule of products of bf16 by tile registers (AMX), with weights in panels of pairs.
+"""CPU schedule of products of bf16 or bytes by tile registers (AMX), with weights in panels of groups.
 
 As `mansard.codegen.schedules.cpu.gemm_dot`, 32 rows by two panels at a time, whose sums go through memory::
 
@@ -6,8 +6,8 @@ As `mansard.codegen.schedules.cpu.gemm_dot`, 32 rows by two panels at a time, wh
         sums = x[row : row + 32] . panels[c]                    tile registers, all of the reduced dim
         for r: y[row + r, column tile] = epilogue(sums[r])
 
-A core adds up 16 x 16 x 32 products in 16 cycles that way, sixteen times as many as by instructions for dot
-products.
+A core adds up 16 x 16 x 32 products of bf16 in 16 cycles that way, sixteen times as many as by instructions
+for dot products, and twice as many of bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 from mansard import dims
 from mansard.codegen.kernel import KValue
 from mansard.codegen.kernel.ir import Memory
-from mansard.codegen.kernel.tile_products import MOST, ROW_BYTES, SIDE, tile_products
+from mansard.codegen.kernel.tile_products import MOST, ROW_BYTES, SIDE, row_bytes, tile_products
 from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.loop_nest import Nest, Root
 from mansard.codegen.schedules.common.base import Frame, Scheduled, divides, estimate
@@ -34,24 +34,27 @@ from mansard.ir.types import Value
 
 FEATURES = frozenset({"amx-bf16", "avx512bf16"})
 """What a CPU has that multiplies tiles of bf16, and the pairs of calls with fewer rows."""
+BYTES_FEATURES = frozenset({"amx-int8", "avx512vnni"})
+"""The same for bytes, and fours of them."""
 ROWS = MOST * SIDE
 FEW_ROWS = 4
 """Of a register tile by vectors, in calls with fewer rows than a tile register has."""
-DEPTH = ROW_BYTES[0] // DType.BF16.itemsize
 STEP_CYCLES = 16 * MOST * MOST
-"""Of `DEPTH` reduced positions, for all sums of a tile."""
+"""Of as many reduced positions as an instruction multiplies, for all sums of a tile."""
 
 
 def takes(nest: Nest, row: Group | None, inner: Group, weights: Value, target: KernelTarget) -> bool:
-    """Whether the CPU multiplies tiles of bf16, and the factor of a product that is not the weights lies as
-    it reads them: rows of a known distance, contiguous along the one reduced loop."""
+    """Whether the CPU multiplies tiles of a product's factors, and the one that is not the weights lies as it
+    reads them: rows of a known distance, contiguous along the one reduced loop."""
     (root,) = (r for r in nest.roots if r.reduces)
     product = low_precision_product(nest, root)
-    if product is None or product.group != 2 or row is None or not target.features >= FEATURES:
+    if product is None or row is None:
         return False
-    terms = dict(other_factor(product, weights).address.terms)
-    depth = nest.total(inner)
-    if not isinstance(depth, int) or depth % DEPTH or terms.get(inner[-1]) != 1:
+    x, depth = other_factor(product, weights), nest.total(inner)
+    if not target.features >= (FEATURES if product.group == 2 else BYTES_FEATURES):
+        return False
+    terms = dict(x.address.terms)
+    if not isinstance(depth, int) or not row_bytes(x.value.type.dtype, depth) or terms.get(inner[-1]) != 1:
         return False
     return isinstance(terms.get(row[-1]), int) and transposed_result(nest, row) is None
 
@@ -68,7 +71,7 @@ def schedule(nest: Nest, target: KernelTarget, name: str, shape: Shape, weights:
     (root,) = (r for r in nest.roots if r.reduces)
     assert shape.row is not None
     row_tiles = -(-estimate(nest.total(shape.row)) // ROWS)
-    cycles = weights.panels.depth // DEPTH * STEP_CYCLES
+    cycles = -(-weights.panels.depth * weights.value.type.dtype.itemsize // ROW_BYTES[0]) * STEP_CYCLES
     columns = min(MOST, -(-weights.panels.columns[0] // SIDE))
     tile = RegisterTile(ROWS, columns, SIDE, max(1, min(row_tiles, WORKGROUP_CYCLES // cycles)))
     return TileGemm(Frame(nest, target, name), root, shape, weights, tile).run()
@@ -158,7 +161,8 @@ class TileGemm(RowsOfTiles, DotGemm):
     def __init__(self, frame: Frame, root: Root, shape: Shape, weights: Weights, tile: RegisterTile) -> None:
         super().__init__(frame, root, shape, weights, tile)
         cells = tile.rows * tile.columns * SIDE
-        self.sums = self.b.shared(DType.F32, cells * self.row_tiles_of_sums())
+        summed = DType.F32 if self.word == 2 else DType.I32
+        self.sums = self.b.shared(summed, cells * self.row_tiles_of_sums())
 
     def row_tiles_of_sums(self) -> int:
         """Row tiles whose sums are held at a time."""

@@ -23,7 +23,7 @@ from mansard.dtypes import DType, from_numpy
 from mansard.errors import CodegenError
 from mansard.ir import Constant, GraphBuilder
 from mansard.ir.interpreter.graph import interpret
-from mansard.ir.scalar import Apply, Arg, Cast
+from mansard.ir.scalar import Apply, Arg, Cast, Const
 
 BF16 = DType.BF16
 RNG = np.random.default_rng(16)
@@ -36,6 +36,11 @@ def everywhere(monkeypatch, tmp_path):
     """Schedules with tiles for every CPU: those without the registers compute them by vectors."""
     monkeypatch.setenv("MANSARD_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(gemm_tiles, "FEATURES", frozenset())
+    monkeypatch.setattr(gemm_tiles, "BYTES_FEATURES", frozenset())
+
+
+def numbers(dtype, shape):
+    return RNG.integers(np.iinfo(dtype).min, np.iinfo(dtype).max + 1, shape).astype(dtype)
 
 
 def kernel(rows, columns, depth, stride, first, added=False, dtypes=(BF16, BF16)):
@@ -86,9 +91,6 @@ def test_products_of_tiles(target, rows, columns, depth, added):
 def test_products_of_tiles_of_bytes(target, rows, columns, depth, added, of_x, of_weights):
     require_cpu(target)
     first, stride = 4, depth + 6
-
-    def numbers(dtype, shape):
-        return RNG.integers(np.iinfo(dtype).min, np.iinfo(dtype).max + 1, shape).astype(dtype)
 
     x, panels = (
         numbers(of_x, first + rows * SIDE * stride),
@@ -166,6 +168,19 @@ def inputs_of(graph, rows):
     ]
 
 
+def product_of_bytes(rows, columns, depth, of_x, of_weights):
+    """``scale * (x @ w.T)`` with constant weights."""
+    b = GraphBuilder("product")
+    x = b.input("x", (rows, depth), of_x)
+    data = numbers(of_weights.numpy, (columns, depth))
+    w = b.constant("w", Constant.of(data, "w"), data.shape, of_weights)
+    i32 = DType.I32
+    body = Apply("mul", (Cast(Arg(0, of_x), i32), Cast(Arg(1, of_weights), i32)), i32)
+    y = b.generic([x, w], [maps(0, 2), maps(1, 2)], (rows, columns, depth), body, reduced=1, combiner="add")
+    scaled = Apply("mul", (Cast(Arg(0, i32), F32), Const(0.5, F32)), F32)
+    return b.build([b.generic([y], [maps(0, 1)], (rows, columns), scaled)])
+
+
 def uses_tiles(graph, target):
     (dispatch,) = lower_graph(graph, CompileOptions(targets=(target,), cache=False)).dispatches
     kernel_ = schedule(dispatch, cpu_target.parse(target).kernel_target(), "k").kernel
@@ -193,6 +208,35 @@ def test_cpus_with_tile_registers_use_them(rows, columns, depth, constant):
     inputs = inputs_of(graph, rows)
     with compiled(graph, AMX) as model:
         compare(outputs(model, inputs), interpret(graph, inputs), 1e-5, 1e-4)
+
+
+SIGNS = [(DType.I8, DType.I8), (DType.U8, DType.I8), (DType.I8, DType.U8), (DType.U8, DType.U8)]
+
+
+@pytest.mark.parametrize("of_x, of_weights", SIGNS)
+@pytest.mark.parametrize("rows, columns, depth", [(100, 48, 96), (33, 1000, 128), (16, 24, 1024)])
+def test_bytes(rows, columns, depth, of_x, of_weights):
+    graph = product_of_bytes(rows, columns, depth, of_x, of_weights)
+    assert uses_tiles(graph, AMX)
+    assert not uses_tiles(graph, f"{AMX},-amx-int8")
+    require_cpu(AMX)
+    inputs = [numbers(of_x.numpy, (rows, depth))]
+    with compiled(graph, AMX) as model:
+        compare(outputs(model, inputs), interpret(graph, inputs), 0, 0)
+
+
+@pytest.mark.usefixtures("everywhere")
+@pytest.mark.parametrize("target", [f"{AMX},-amx-tile", "cpu:x86-64-v3"])
+@pytest.mark.parametrize("of_x, of_weights", SIGNS)
+def test_bytes_by_vectors(target, of_x, of_weights):
+    rows = dims.symbol(Dim("rows", 1, 300, typical=100))
+    graph = product_of_bytes(rows, 80, 160, of_x, of_weights)
+    assert uses_tiles(graph, target)
+    require_cpu(target)
+    with compiled(graph, target) as model:
+        for count in (1, 5, 15, 31, 32, 100):
+            inputs = [numbers(of_x.numpy, (count, 160))]
+            compare(outputs(model, inputs), interpret(graph, inputs), 0, 0)
 
 
 @pytest.mark.usefixtures("everywhere")
@@ -223,7 +267,7 @@ def test_any_number_of_rows(least, constant, depth):
 
 
 def test_factors_that_do_not_lie_so_are_multiplied_otherwise():
-    for rows, depth in ((15, 64), (64, 80)):
+    for rows, depth in ((15, 64), (64, 72)):
         assert not uses_tiles(product(rows, 64, depth, constant=True), AMX)
 
 

@@ -10,7 +10,6 @@ from mansard import dims
 from mansard.codegen.llvm import target as cpu_target
 from mansard.codegen.schedules import schedule
 from mansard.codegen.schedules.cpu import gemm_tiles
-from mansard.codegen.schedules.cpu.quantised import gemm_tiles as quantised_gemm_tiles
 from mansard.codegen.schedules.cpu.quantised import multiplication
 from mansard.compiler import CompileOptions
 from mansard.compiler.compile import lower_graph
@@ -46,7 +45,7 @@ def everywhere(monkeypatch, tmp_path):
     """The schedule for every CPU: those without the registers, or instructions for pairs, do without."""
     monkeypatch.setenv("MANSARD_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(gemm_tiles, "FEATURES", frozenset())
-    monkeypatch.setattr(quantised_gemm_tiles, "BYTES_FEATURES", frozenset())
+    monkeypatch.setattr(gemm_tiles, "BYTES_FEATURES", frozenset())
     monkeypatch.setattr(multiplication, "_BF16_FEATURES", frozenset({"sse2", "neon"}))
 
 

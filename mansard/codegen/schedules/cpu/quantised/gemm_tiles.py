@@ -37,8 +37,6 @@ from mansard.codegen.schedules.cpu.quantised.gemm_unpacked import MIN_WORKGROUPS
 from mansard.dtypes import DType
 
 F32, BF16, I32, I8, U8 = DType.F32, DType.BF16, DType.I32, DType.I8, DType.U8
-BYTES_FEATURES = frozenset({"amx-int8", "avx512vnni"})
-"""As `gemm_tiles.FEATURES`, for bytes."""
 
 
 def applies(nest: Nest, weights: QuantisedWeights, target: KernelTarget) -> bool:
@@ -46,7 +44,7 @@ def applies(nest: Nest, weights: QuantisedWeights, target: KernelTarget) -> bool
     product, row = weights.product, weights.product.row
     if row is None or product.stored is None or weights.step not in (2, 4):
         return False
-    features = gemm_tiles.FEATURES if weights.step == 2 else BYTES_FEATURES
+    features = gemm_tiles.FEATURES if weights.step == 2 else gemm_tiles.BYTES_FEATURES
     if not target.features >= features or weights.weights.panels.width != SIDE:
         return False
     size, x = nest.total(product.reduced[-1]), product.stored
