@@ -214,9 +214,8 @@ class LanguageModel:
             parts = []
             for start in range(0, len(ids), self.description.chunk):
                 part = ids[start : start + self.description.chunk]
-                inputs = self._inputs(part, start)
-                del inputs["last"]
-                parts.append(self.model(**inputs)[0])
+                logits = self.model(tokens=np.array([part], np.int64), positions=np.array([start], np.int64))
+                parts.append(logits[0])
             self._cached, self._stands = ids, len(ids)
         return np.concatenate(parts)
 
@@ -420,8 +419,13 @@ class LanguageModel:
         session = self._prefill.bind()
         while True:
             part = ids[start : start + self.description.chunk]
-            inputs = self._inputs(part, start) | {"settings": settings[0], "draws": settings[1]}
-            inputs["tokens"], inputs["last"] = prompt_piece(part, self._prefill.inputs)
+            tokens, last = prompt_piece(part, self._prefill.inputs)
+            inputs: dict[str, Any] = {
+                "tokens": tokens,
+                "last": last,
+                "positions": np.array([start], np.int64),
+            }
+            inputs |= {"settings": settings[0], "draws": settings[1]}
             call = session.begin(session.signature.prepare((), inputs))
             start += len(part)
             self._stands = start
@@ -439,14 +443,6 @@ class LanguageModel:
                 break
             shared += 1
         return shared if self.description.rewinds or shared == self._stands else 0
-
-    def _inputs(self, part: list[int], start: int) -> dict[str, Any]:
-        """Inputs of ``prefill`` for new tokens at a position."""
-        return {
-            "tokens": np.array([part], np.int64),
-            "positions": np.array([start], np.int64),
-            "last": np.array([len(part) - 1], np.int64),
-        }
 
     def _ids(self, prompt: str | Sequence[int]) -> list[int]:
         if isinstance(prompt, str):

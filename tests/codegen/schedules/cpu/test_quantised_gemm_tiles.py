@@ -29,6 +29,8 @@ FORMS = [
     Form(1000, 64, 32, I8, BF16),
     Form(24, 96, 96, U8, BF16, F32),
     Form(48, 4096, 128, I4, BF16),  # one group is unpacked at a time
+    Form(48, 16384, 16384, I8, BF16, F32),  # parts of a group
+    Form(40, 24576, 12288, U8, I8, F32, U8),
     Form(64, 96, 16, I8, BF16),  # tiles of half the depth
     Form(48, 128, 32, I4, I8, scaled_x=True),
     Form(40, 256, 128, U4, I8, F16, U8, scaled_x=True),

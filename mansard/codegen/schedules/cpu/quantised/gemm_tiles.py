@@ -11,7 +11,7 @@ two panels at a time. Both the sums of a group and the accumulators are in memor
             accumulators[r][c] += (sums[r][c] - zero[c] * sum of x[row + r, g]) * scale[c] * scale[row + r]
 
 Sums of x are products with ones. Where panels of all groups are too large for a stack, each row tile unpacks
-those of one group at a time. Calls with few rows go on as the other schedule.
+those of one group at a time, or of a part of it. Calls with few rows go on as the other schedule.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from mansard import dims
-from mansard.codegen.kernel import KValue
-from mansard.codegen.kernel.tile_products import MOST, SIDE, row_bytes, tile_products
+from mansard.codegen.kernel import KValue, SharedMemory
+from mansard.codegen.kernel.tile_products import MOST, ROW_BYTES, SIDE, row_bytes, tile_products
 from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.loop_nest import Nest, Root
 from mansard.codegen.schedules.common.base import Frame, Scheduled, estimate
@@ -82,12 +82,23 @@ class _TileGemm(RowsOfTiles, QuantisedGemm):
         self.stored = BF16 if weights.step == 2 else I8 if codes.is_signed else U8
         self.summed = F32 if weights.step == 2 else I32
         width, depth = tile.columns * SIDE, weights.weights.panels.depth
-        self.kept = width * depth * self.stored.itemsize <= SCRATCH_BYTES
+        most, ones = SCRATCH_BYTES // self.stored.itemsize, SIDE if self.product.sums else 0
+        self.kept = width * depth + ones * size <= most
         """Whether a workgroup has panels of all groups."""
-        self.scratch = b.shared(self.stored, width * (depth if self.kept else size))
+        self.part = size if self.kept else self._largest_part(most // (width + ones))
+        """Positions of a group that are multiplied at a time."""
+        self.scratch = b.shared(self.stored, width * (depth if self.kept else self.part))
         self.sums, self.accumulators = b.shared(self.summed, ROWS * width), b.shared(F32, ROWS * width)
         if self.product.sums:
-            self.ones, self.totals = b.shared(self.stored, size * SIDE), b.shared(self.summed, ROWS * SIDE)
+            self.ones, self.totals = (
+                b.shared(self.stored, self.part * SIDE),
+                b.shared(self.summed, ROWS * SIDE),
+            )
+
+    def _largest_part(self, most: int) -> int:
+        """The largest part of a group with up to ``most`` positions that is whole tiles and steps."""
+        unit = math.lcm(ROW_BYTES[-1] // self.stored.itemsize, self.weights.panels.group)
+        return max(part for part in range(unit, most + 1, unit) if self.size % part == 0)
 
     def grouped(self) -> int:
         """All rows are one group: panels are used for as many rows as possible."""
@@ -99,15 +110,14 @@ class _TileGemm(RowsOfTiles, QuantisedGemm):
         b = self.b
         with self.rows_between(SIDE), self.ev.scope():
             if self.product.sums:
+                one = b.const(1 if self.summed is I32 else 1.0, self.stored, SIDE)
                 with b.for_(0, self.ones.size, SIDE) as loop:
-                    b.store(
-                        self.ones, loop.index, b.const(1 if self.summed is I32 else 1.0, self.stored, SIDE)
-                    )
+                    b.store(self.ones, loop.index, one)
             if self.kept:
                 panels = self.panels(b.mul(column_tile, b.idx(self.tile.columns)), vectors)
 
                 def unpack(_: Sequence[KValue]) -> list[KValue]:
-                    self._unpack(panels, self._place(vectors))
+                    self._unpack(panels, self._place(vectors), b.idx(0))
                     return []
 
                 self._loops(self.shape.reduced[:-1], [], unpack)
@@ -120,19 +130,19 @@ class _TileGemm(RowsOfTiles, QuantisedGemm):
         self.ev.bind(self.product.reduced[-1], self.b.idx(0))
         return self.b.mul(self.position(), self.b.idx(vectors * SIDE))
 
-    def _unpack(self, panels: Sequence[KValue], place: KValue) -> None:
-        """Store the codes of the bound group from ``place`` on, panel by panel."""
+    def _unpack(self, panels: Sequence[KValue], place: KValue, first: KValue) -> None:
+        """Store the codes of a part of the bound group, from its position ``first`` on, panel by panel."""
         b, ev, multiply = self.b, self.ev, self.multiply
         memory = b.bindings[ev.binding_of[self.weights.value]]
         width, step = self.weights.panels.width, max(self.weights.panels.group, multiply.step)
-        ev.bind(self.product.reduced[-1], b.idx(0))
+        ev.bind(self.product.reduced[-1], first)
         start = b.mul(self.position(), b.idx(width))
-        unrolled = math.gcd(self.size // step, 4) * step
-        with b.for_(0, self.size, unrolled) as loop:
+        unrolled = math.gcd(self.part // step, 4) * step
+        with b.for_(0, self.part, unrolled) as loop:
             along = b.mul(loop.index, b.idx(width))
             for number, panel in enumerate(panels):
                 at = b.add(b.add(panel, start), along)
-                to = b.add(b.add(place, b.idx(number * self.size * SIDE)), along)
+                to = b.add(b.add(place, b.idx(number * self.part * SIDE)), along)
                 for k in range(0, unrolled, step):
                     for part, codes in enumerate(multiply.parts(memory, at, k * width)):
                         b.store(self.scratch, b.add(to, b.idx((k + part * multiply.step) * width)), codes)
@@ -144,24 +154,40 @@ class _TileGemm(RowsOfTiles, QuantisedGemm):
         b = self.b
         start = self.first_row(start, count)
         columns, panels = self.columns(vector, vectors), self.panels(vector, vectors)
-        with b.for_(0, count * vectors * SIDE, SIDE) as loop:
-            b.store(self.accumulators, loop.index, b.const(0.0, F32, SIDE))
+        self._clear(self.accumulators, count * vectors)
 
         def group(_: Sequence[KValue]) -> list[KValue]:
-            place = self._place(vectors)
-            if not self.kept:
-                self._unpack(panels, place)
-            assert self.product.stored is not None
-            x, sums = self.place_of_rows(self.product.stored, start), (self.sums, b.idx(0))
-            tile_products(b, x, (self.scratch, place), sums, (count // SIDE, vectors), self.size)
-            if self.product.sums:
-                ones, totals = (self.ones, b.idx(0)), (self.totals, b.idx(0))
-                tile_products(b, x, ones, totals, (count // SIDE, 1), self.size)
+            if self.part == self.size:
+                multiply(b.idx(0), added=False)
+            else:
+                self._clear(self.sums, count * vectors)
+                if self.product.sums:
+                    self._clear(self.totals, count)
+                with b.for_(0, self.size, self.part) as parts, self.ev.scope():
+                    multiply(parts.index, added=True)
             self._add(start, count, columns)
             return []
 
+        def multiply(first: KValue, *, added: bool) -> None:
+            place = self._place(vectors)
+            if not self.kept:
+                self._unpack(panels, place, first)
+            assert self.product.stored is not None
+            x, sums = self.place_of_rows(self.product.stored, start, first), (self.sums, b.idx(0))
+            weights, tiles = (self.scratch, place), (count // SIDE, vectors)
+            tile_products(b, x, weights, sums, tiles, self.part, added=added)
+            if self.product.sums:
+                ones, totals = (self.ones, b.idx(0)), (self.totals, b.idx(0))
+                tile_products(b, x, ones, totals, (count // SIDE, 1), self.part, added=added)
+
         self._loops(self.shape.reduced[:-1], [], group)
         self.store_rows((self.accumulators, b.idx(0)), start, count, columns, last)
+
+    def _clear(self, memory: SharedMemory, vectors: int) -> None:
+        """Set the first vectors of a memory to zero."""
+        b, zero = self.b, 0.0 if memory.dtype is F32 else 0
+        with b.for_(0, vectors * SIDE, SIDE) as loop:
+            b.store(memory, loop.index, b.const(zero, memory.dtype, SIDE))
 
     def _add(self, start: KValue, count: int, columns: Sequence[KValue]) -> None:
         """Add the sums of the bound group to the accumulators of ``count`` rows."""
