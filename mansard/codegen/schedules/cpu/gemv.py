@@ -201,9 +201,10 @@ class _Stream:
     def _large(self) -> list[Read]:
         """The reads of what is read once: along the columns and the reduced dim."""
         loops = {self.column[-1], self.shape.reduced[-1][-1]}
-        reads = [read for read in self.nest.reads(self.root) if read.address is not None]
         return [
-            read for read in reads if read.address is not None and loops <= dict(read.address.terms).keys()
+            read
+            for read in self.nest.reads(self.root)
+            if read.address is not None and loops <= dict(read.address.terms).keys()
         ]
 
     def _any_of(self, start: int) -> AbstractContextManager[object]:
