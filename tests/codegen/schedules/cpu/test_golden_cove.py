@@ -7,11 +7,13 @@ from support.graph_runner import compare, compiled, outputs
 from support.graphs import maps
 from support.kernels.runner import require_cpu
 
+from mansard import dims
 from mansard.codegen.llvm import target as cpu_target
 from mansard.codegen.loop_nest import Nest
 from mansard.codegen.schedules.cpu.quantised import gemm, multiplication
 from mansard.compiler import CompileOptions
 from mansard.compiler.compile import lower_graph
+from mansard.dims import Dim
 from mansard.dtypes import DType
 from mansard.ir import GraphBuilder
 from mansard.ir.interpreter.graph import interpret
@@ -72,6 +74,12 @@ def test_all_numbers_of_rows_read_the_same_panels(form):
     found = [weights_of(form, rows)[0] for rows in ROWS]
     assert [weights.step for weights in found] == [1, 1, 1, 1, 2, 2]
     assert len({weights.weights.panels for weights in found}) == 1
+
+
+def test_windows_have_the_sums_of_single_rows():
+    """Whatever their largest number of rows."""
+    assert weights_of(FORMS[0], dims.symbol(Dim("window", 1, 40, typical=8)))[0].step == 1
+    assert weights_of(FORMS[0], dims.symbol(Dim("length", 1, 512, typical=128)))[0].step == 2
 
 
 def test_one_row_reads_several_panels_side_by_side():

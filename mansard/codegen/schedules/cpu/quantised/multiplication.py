@@ -19,13 +19,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from mansard import dims
 from mansard.codegen.evaluate import Evaluator
 from mansard.codegen.kernel import KValue
 from mansard.codegen.kernel.ir import Memory
 from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.loop_nest import Nest, Root
-from mansard.codegen.schedules.common.base import Frame
+from mansard.codegen.schedules.common.base import Frame, estimate
 from mansard.codegen.schedules.common.dequantised import DequantisedProduct
 from mansard.codegen.schedules.common.dot_products import load_raw
 from mansard.codegen.schedules.cpu.gemm_tile import WIDTH
@@ -53,7 +52,8 @@ SHORT_STEPS = 8
 """Sums of two products that an i16 holds: of a u8 and a 4-bit code up to 2 * 255 * 8, of an i8 and a code
 moved by 8 up to 2 * 128 * 15."""
 FEW_ROWS = 15
-"""The most rows that are multiplied as f32 where sums of pairs are slow: more use tile registers."""
+"""The most rows, of a typical call, that are multiplied as f32 where sums of pairs are slow: more use tile
+registers. A window of proposed tokens has the sums of single ones."""
 _BF16_FEATURES = frozenset({"avx512bf16", "bf16"})
 
 
@@ -66,7 +66,7 @@ def step_of(nest: Nest, product: DequantisedProduct, target: KernelTarget) -> in
         return 1
     if not target.slow_bf16_dots or product.codes.value.type.dtype.bits < 8:
         return 2
-    return 1 if product.row is None or dims.bounds(nest.total(product.row))[1] <= FEW_ROWS else 2
+    return 1 if product.row is None or estimate(nest.total(product.row)) <= FEW_ROWS else 2
 
 
 def group_of(step: int, bits: int, target: KernelTarget) -> int:
