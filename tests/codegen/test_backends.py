@@ -76,7 +76,7 @@ def test_targets_name_their_features(text, bits, present, absent):
         ("cpu:avx2", r"'avx2' is a feature .* write cpu:x86_64\+avx2"),
         ("cpu:x86_64-pc-windows-msvc", "Linux only so far, not for Windows or macOS"),
         ("cpu:aarch64-apple-darwin", "Linux only so far, not for Windows or macOS"),
-        ("cpu:x86-64-v3+sse9", "unknown x86_64 feature 'sse9'; known: amx-bf16, amx-tile, avx"),
+        ("cpu:x86-64-v3+sse9", "unknown x86_64 feature 'sse9'; known: amx-bf16, amx-int8, amx-tile, avx"),
         ("cpu:x86-64-v3,avx2", r"write \+feature or ,-feature"),
         ("cpu:aarch64+avx2", "unknown aarch64 feature"),
     ],
