@@ -87,5 +87,6 @@ def test_one_row_reads_several_panels_side_by_side():
     assert weights_of(FORMS[0], 1)[1]["columns"] == 2  # more would leave few workgroups
 
 
-def test_codes_of_4_bits_stay_pairs():
-    assert weights_of(Form(48, 64, 32, I4, BF16), 1)[0].step == 2
+def test_codes_of_4_bits_stay_pairs_and_one_panel():
+    weights, parameters = weights_of(Form(1200, 64, 32, I4, BF16), 1)
+    assert (weights.step, parameters["columns"]) == (2, 2)
