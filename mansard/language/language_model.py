@@ -420,12 +420,13 @@ class LanguageModel:
         while True:
             part = ids[start : start + self.description.chunk]
             tokens, last = prompt_piece(part, self._prefill.inputs)
-            inputs: dict[str, Any] = {
+            inputs = {
                 "tokens": tokens,
-                "last": last,
                 "positions": np.array([start], np.int64),
+                "last": last,
+                "settings": settings[0],
+                "draws": settings[1],
             }
-            inputs |= {"settings": settings[0], "draws": settings[1]}
             call = session.begin(session.signature.prepare((), inputs))
             start += len(part)
             self._stands = start

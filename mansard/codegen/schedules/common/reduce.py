@@ -23,11 +23,12 @@ def start(b: KernelBuilder, root: Root, lanes: int = 1) -> KValue:
     return b.const(neutral(root.op.combiner, dtype), dtype, lanes)
 
 
-def clear(b: KernelBuilder, root: Root, sums: Memory, count: int, lanes: int) -> None:
-    """Store the neutral element in the first ``count`` elements of memory for a reduction's results,
-    ``lanes`` at a time."""
-    with b.for_(b.idx(0), b.idx(count), b.idx(lanes)) as loop:
-        b.store(sums, loop.index, start(b, root, lanes))
+def clear(b: KernelBuilder, root: Root, sums: Memory, count: KValue | int, lanes: int) -> None:
+    """Store the neutral element in the first ``count`` elements of memory for a reduction's results, or for
+    parts of them in a type of their own, ``lanes`` at a time."""
+    assert root.op.combiner is not None
+    with b.for_(0, count, lanes) as loop:
+        b.store(sums, loop.index, b.const(neutral(root.op.combiner, sums.dtype), sums.dtype, lanes))
 
 
 def combine(ev: Evaluator, root: Root, accumulator: KValue) -> KValue:

@@ -218,8 +218,7 @@ class Gemm:
     ) -> None:
         """Accumulate and store ``count`` rows from ``start`` on by ``vectors`` vectors from ``vector`` on."""
         b, lanes = self.b, self.tile.lanes
-        if count > 1 and not divides(self.rows, count):
-            start = self.frame.minimum(start, self.ev.dim(dims.add(self.rows, -count)))
+        start = self.first_row(start, count)
         rows = [b.add(start, b.idx(r)) for r in range(count)]
         columns = self.columns(vector, vectors)
         sums = self._accumulate(rows, columns, self.panels(vector, vectors), ahead)
@@ -232,7 +231,13 @@ class Gemm:
             return
         for i, total in enumerate(sums):
             row, c = rows[i // vectors], i % vectors
-            self.store(row, columns[c], total, partial if c == vectors - 1 else lanes)
+            self._store(row, columns[c], total, partial if c == vectors - 1 else lanes)
+
+    def first_row(self, start: KValue, count: int) -> KValue:
+        """``start``, or the row from which ``count`` are the last ones."""
+        if divides(self.rows, count):
+            return start
+        return self.frame.minimum(start, self.ev.dim(dims.add(self.rows, -count)))
 
     def columns(self, vector: KValue, vectors: int) -> list[KValue]:
         """The first column of each vector from ``vector`` on."""
@@ -365,7 +370,7 @@ class Gemm:
             step *= panels.run if step == 1 else extent
         return result
 
-    def store(self, row: KValue, column: KValue, total: KValue, count: int) -> None:
+    def _store(self, row: KValue, column: KValue, total: KValue, count: int) -> None:
         """Store the first ``count`` lanes of an accumulator, in power-of-two pieces."""
         b = self.b
         for offset, piece in self.frame.pieces(total, count):

@@ -32,6 +32,7 @@ from mansard.codegen.kernel import KernelBuilder, KValue
 from mansard.codegen.kernel.tile_products import MOST, ROW_BYTES, SIDE, tile_products
 from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.loop_nest import Nest, Root
+from mansard.codegen.schedules.common import reduce
 from mansard.codegen.schedules.common.base import Frame, Scheduled, estimate
 from mansard.codegen.schedules.common.contraction import Shape
 from mansard.codegen.schedules.common.dot_products import DotFactor, load_raw
@@ -81,9 +82,6 @@ def _in_pairs(product: RowsProduct, target: KernelTarget) -> bool:
 
 
 def _tiles(nest: Nest, product: RowsProduct, target: KernelTarget) -> list[RegisterTile]:
-    def fitting(candidates: Sequence[RegisterTile], size: int) -> list[RegisterTile]:
-        return [t for t in candidates if t.columns * t.lanes * product.depth * size <= SCRATCH_BYTES]
-
     in_pairs = _in_pairs(product, target)
     if in_pairs and gemm_tiles.takes(nest, product.row, product.inner, product.weights, target):
         return [RegisterTile(gemm_tiles.ROWS, MOST, SIDE)]
@@ -95,7 +93,7 @@ def _tiles(nest: Nest, product: RowsProduct, target: KernelTarget) -> list[Regis
         candidates, size = tiles(rows, product.columns, product.depth, target), 4
         # With a vector of columns alone, every element of x would be widened for one product.
         candidates = [tile for tile in candidates if tile.columns > 1]
-    return fitting(candidates, size)
+    return [t for t in candidates if t.columns * t.lanes * product.depth * size <= SCRATCH_BYTES]
 
 
 def _shape(product: RowsProduct) -> Shape:
@@ -260,8 +258,7 @@ class _PackedTiles(_PackedPairs, TileGemm):
         rows, cells = gemm_tiles.ROWS, gemm_tiles.ROWS * vectors * SIDE
         left = b.sub(ev.dim(dims.ceildiv(self.rows, rows)), row_tile)
         count = self.frame.minimum(left, b.idx(self.tile.block))
-        with b.for_(b.idx(0), b.mul(count, b.idx(cells)), b.idx(SIDE)) as loop:
-            b.store(self.sums, loop.index, b.const(0.0, DType.F32, SIDE))
+        reduce.clear(b, self.root, self.sums, b.mul(count, b.idx(cells)), SIDE)
         with b.for_(b.idx(0), b.idx(self.product.depth), b.idx(part)) as parts, ev.scope():
             self._pack(column_tile, vectors, last, parts.index)
             with b.for_(b.idx(0), count) as loop, ev.scope():

@@ -12,6 +12,7 @@ for dot products, and twice as many of bytes.
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
@@ -21,7 +22,7 @@ from mansard.codegen.kernel.ir import Memory
 from mansard.codegen.kernel.tile_products import MOST, ROW_BYTES, SIDE, row_bytes, tile_products
 from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.loop_nest import Nest, Root
-from mansard.codegen.schedules.common.base import Frame, Scheduled, divides, estimate
+from mansard.codegen.schedules.common.base import Frame, Scheduled, estimate
 from mansard.codegen.schedules.common.contraction import Group, Shape
 from mansard.codegen.schedules.common.dot_products import DotFactor, low_precision_product
 from mansard.codegen.schedules.common.transposed_stores import transposed_result
@@ -44,17 +45,21 @@ STEP_CYCLES = 16 * MOST * MOST
 
 
 def takes(nest: Nest, row: Group | None, inner: Group, weights: Value, target: KernelTarget) -> bool:
-    """Whether the CPU multiplies tiles of a product's factors, and the one that is not the weights lies as it
-    reads them: rows of a known distance, contiguous along the one reduced loop."""
+    """Whether this CPU's tile registers multiply the factors of a product with these weights."""
     (root,) = (r for r in nest.roots if r.reduces)
     product = low_precision_product(nest, root)
     if product is None or row is None:
         return False
-    x, depth = other_factor(product, weights), nest.total(inner)
-    if not target.features >= (FEATURES if product.group == 2 else BYTES_FEATURES):
+    return reads(nest, row, inner, other_factor(product, weights), target)
+
+
+def reads(nest: Nest, row: Group, inner: Group, x: DotFactor, target: KernelTarget) -> bool:
+    """Whether the CPU multiplies tiles of a factor's type, and it lies as they are read: rows of a known
+    distance, contiguous along the innermost reduced loop, of which there are whole tiles."""
+    terms, dtype, depth = dict(x.address.terms), x.value.type.dtype, nest.total(inner)
+    if not target.features >= (FEATURES if dtype is DType.BF16 else BYTES_FEATURES):
         return False
-    terms = dict(x.address.terms)
-    if not isinstance(depth, int) or not row_bytes(x.value.type.dtype, depth) or terms.get(inner[-1]) != 1:
+    if not isinstance(depth, int) or not row_bytes(dtype, depth) or terms.get(inner[-1]) != 1:
         return False
     return isinstance(terms.get(row[-1]), int) and transposed_result(nest, row) is None
 
@@ -77,26 +82,21 @@ def schedule(nest: Nest, target: KernelTarget, name: str, shape: Shape, weights:
     return TileGemm(Frame(nest, target, name), root, shape, weights, tile).run()
 
 
-class RowsOfTiles(Gemm):
+class RowsOfTiles(Gemm, abc.ABC):
     """What kernels by tile registers have in common: `products` computes 32 or 16 rows, and calls with fewer
     go on by vectors, as the other base class."""
 
-    @property
-    def fewest(self) -> int:
-        """The fewest rows of calls that come to `_tile`."""
-        return dims.bounds(self.rows)[0]
-
+    @abc.abstractmethod
     def products(
         self, start: KValue, count: int, vector: KValue, vectors: int, last: bool, ahead: Ahead | None
     ) -> None:
         """Accumulate and store ``count`` rows, `ROWS` or `SIDE`, as `_cells` does."""
-        raise NotImplementedError
 
     def _tile(self, row_tile: KValue, column_tile: KValue, vectors: int, last: bool = False) -> None:
-        b, ev, most = self.b, self.ev, dims.bounds(self.rows)[1]
+        b, ev, (fewest, most) = self.b, self.ev, dims.bounds(self.rows)
         first, vector = b.mul(row_tile, b.idx(ROWS)), b.mul(column_tile, b.idx(self.tile.columns))
         for count, end in ((ROWS, None), (SIDE, ROWS), (FEW_ROWS, SIDE), (1, FEW_ROWS)):
-            if most < count or (end is not None and self.fewest >= end):
+            if most < count or (end is not None and fewest >= end):
                 continue
             with self.rows_between(count, end), ev.scope():
                 if count == ROWS:
@@ -111,19 +111,13 @@ class RowsOfTiles(Gemm):
     @contextmanager
     def rows_between(self, least: int, end: int | None = None) -> Iterator[None]:
         """Around what calls with ``least`` rows or more, and fewer than ``end``, do."""
-        b, rows, most = self.b, self.ev.dim(self.rows), dims.bounds(self.rows)[1]
+        b, rows, (fewest, most) = self.b, self.ev.dim(self.rows), dims.bounds(self.rows)
         with ExitStack() as where:
-            if self.fewest < least:
+            if fewest < least:
                 where.enter_context(b.if_(b.compare("ge", rows, b.idx(least))))
             if end is not None and most >= end:
                 where.enter_context(b.if_(b.compare("lt", rows, b.idx(end))))
             yield
-
-    def first_row(self, start: KValue, count: int) -> KValue:
-        """``start``, or the row from which ``count`` are the last ones."""
-        if divides(self.rows, count):
-            return start
-        return self.frame.minimum(start, self.ev.dim(dims.add(self.rows, -count)))
 
     def place_of_rows(
         self, x: DotFactor, start: KValue, position: KValue | None = None
@@ -152,7 +146,7 @@ class RowsOfTiles(Gemm):
             line = b.add(sums[1], b.mul(loop.index, b.idx(vectors * SIDE)))
             for number, column in enumerate(columns):
                 total = b.load(sums[0], b.add(line, b.idx(number * SIDE)), SIDE)
-                self.store(row, column, total, partial if number == vectors - 1 else SIDE)
+                self._store(row, column, total, partial if number == vectors - 1 else SIDE)
 
 
 class TileGemm(RowsOfTiles, DotGemm):

@@ -35,6 +35,7 @@ UNROLLED = 4
 TASK_BYTES = 64 * 1024
 """Codes of one workgroup: some microseconds of reading, which balances the cores."""
 MIN_TASKS = 16
+"""Workgroups of one row with which a few cores are balanced."""
 BATCH = 8
 """The most groups whose scales are loaded together."""
 

@@ -26,6 +26,7 @@ from mansard.codegen.schedules.common.dequantised import DequantisedProduct, deq
 from mansard.codegen.schedules.cpu.gemm import Ahead, Gemm
 from mansard.codegen.schedules.cpu.gemm_tile import WIDTH, RegisterTile
 from mansard.codegen.schedules.cpu.packed_weights import Weights, panels_of
+from mansard.codegen.schedules.cpu.quantised.dot import MIN_TASKS
 from mansard.codegen.schedules.cpu.quantised.multiplication import (
     LINE,
     PREFETCH_BYTES,
@@ -41,8 +42,6 @@ from mansard.ir.scalar import Scalar
 from mansard.ir.types import Value
 
 F32 = DType.F32
-MIN_TASKS = 16
-"""Workgroups of one row with which a few cores are balanced."""
 UNROLLED = 16
 """Steps of a group that are emitted one after another; more are a loop."""
 MAX_ROWS, MAX_COLUMNS = 12, 4

@@ -21,12 +21,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from mansard import dims
-from mansard.codegen.kernel import KValue, SharedMemory
-from mansard.codegen.kernel.tile_products import MOST, ROW_BYTES, SIDE, row_bytes, tile_products
+from mansard.codegen.kernel import KValue
+from mansard.codegen.kernel.tile_products import MOST, ROW_BYTES, SIDE, tile_products
 from mansard.codegen.kernel_target import KernelTarget
 from mansard.codegen.loop_nest import Nest, Root
+from mansard.codegen.schedules.common import reduce
 from mansard.codegen.schedules.common.base import Frame, Scheduled, estimate
-from mansard.codegen.schedules.common.transposed_stores import transposed_result
 from mansard.codegen.schedules.cpu import gemm_tiles
 from mansard.codegen.schedules.cpu.gemm import Ahead
 from mansard.codegen.schedules.cpu.gemm_runtime_packed import SCRATCH_BYTES
@@ -36,7 +36,7 @@ from mansard.codegen.schedules.cpu.quantised.gemm import QuantisedGemm, Quantise
 from mansard.codegen.schedules.cpu.quantised.gemm_unpacked import MIN_WORKGROUPS, varies
 from mansard.dtypes import DType
 
-F32, BF16, I32, I8, U8 = DType.F32, DType.BF16, DType.I32, DType.I8, DType.U8
+F32, BF16, I8, U8 = DType.F32, DType.BF16, DType.I8, DType.U8
 
 
 def applies(nest: Nest, weights: QuantisedWeights, target: KernelTarget) -> bool:
@@ -44,20 +44,15 @@ def applies(nest: Nest, weights: QuantisedWeights, target: KernelTarget) -> bool
     product, row = weights.product, weights.product.row
     if row is None or product.stored is None or weights.step not in (2, 4):
         return False
-    features = gemm_tiles.FEATURES if weights.step == 2 else gemm_tiles.BYTES_FEATURES
-    if not target.features >= features or weights.weights.panels.width != SIDE:
+    if estimate(nest.total(row)) < SIDE or weights.weights.panels.width != SIDE:
         return False
-    size, x = nest.total(product.reduced[-1]), product.stored
-    if not isinstance(size, int) or not row_bytes(x.value.type.dtype, size):
-        return False
-    if estimate(nest.total(row)) < SIDE or not isinstance(dict(x.address.terms).get(row[-1]), int):
+    if not gemm_tiles.reads(nest, row, product.reduced[-1], product.stored, target):
         return False
     (root,) = (r for r in nest.roots if r.reduces)
     of_rows = [node for node in product.applied if varies(nest, root, node, row)]
     if any(node not in product.scales or varies(nest, root, node, product.column) for node in of_rows):
         return False
-    # A sum over several matrices would need all of them unpacked.
-    return nest.choosing == nest.fixed and transposed_result(nest, row) is None
+    return nest.choosing == nest.fixed  # a sum over several matrices would need all of them unpacked
 
 
 def schedule(nest: Nest, target: KernelTarget, name: str, weights: QuantisedWeights) -> Scheduled:
@@ -74,13 +69,12 @@ def schedule(nest: Nest, target: KernelTarget, name: str, weights: QuantisedWeig
 class _TileGemm(RowsOfTiles, QuantisedGemm):
     def __init__(self, frame: Frame, root: Root, weights: QuantisedWeights, tile: RegisterTile) -> None:
         super().__init__(frame, root, weights, tile)
-        b, size, of_x = self.b, self.nest.total(self.product.reduced[-1]), self.product.stored
-        assert isinstance(size, int) and of_x is not None
+        b, size, summed = self.b, self.nest.total(self.product.reduced[-1]), self.multiply.sum
+        assert isinstance(size, int)
         self.size = size
         """Of a group."""
         codes = self.product.codes.value.type.dtype
         self.stored = BF16 if weights.step == 2 else I8 if codes.is_signed else U8
-        self.summed = F32 if weights.step == 2 else I32
         width, depth = tile.columns * SIDE, weights.weights.panels.depth
         most, ones = SCRATCH_BYTES // self.stored.itemsize, SIDE if self.product.sums else 0
         self.kept = width * depth + ones * size <= most
@@ -88,12 +82,9 @@ class _TileGemm(RowsOfTiles, QuantisedGemm):
         self.part = size if self.kept else self._largest_part(most // (width + ones))
         """Positions of a group that are multiplied at a time."""
         self.scratch = b.shared(self.stored, width * (depth if self.kept else self.part))
-        self.sums, self.accumulators = b.shared(self.summed, ROWS * width), b.shared(F32, ROWS * width)
+        self.sums, self.accumulators = b.shared(summed, ROWS * width), b.shared(F32, ROWS * width)
         if self.product.sums:
-            self.ones, self.totals = (
-                b.shared(self.stored, self.part * SIDE),
-                b.shared(self.summed, ROWS * SIDE),
-            )
+            self.ones, self.totals = b.shared(self.stored, self.part * SIDE), b.shared(summed, ROWS * SIDE)
 
     def _largest_part(self, most: int) -> int:
         """The largest part of a group with up to ``most`` positions that is whole tiles and steps."""
@@ -110,7 +101,7 @@ class _TileGemm(RowsOfTiles, QuantisedGemm):
         b = self.b
         with self.rows_between(SIDE), self.ev.scope():
             if self.product.sums:
-                one = b.const(1 if self.summed is I32 else 1.0, self.stored, SIDE)
+                one = b.const(1.0 if self.stored is BF16 else 1, self.stored, SIDE)
                 with b.for_(0, self.ones.size, SIDE) as loop:
                     b.store(self.ones, loop.index, one)
             if self.kept:
@@ -154,15 +145,15 @@ class _TileGemm(RowsOfTiles, QuantisedGemm):
         b = self.b
         start = self.first_row(start, count)
         columns, panels = self.columns(vector, vectors), self.panels(vector, vectors)
-        self._clear(self.accumulators, count * vectors)
+        reduce.clear(b, self.root, self.accumulators, count * vectors * SIDE, SIDE)
 
         def group(_: Sequence[KValue]) -> list[KValue]:
             if self.part == self.size:
                 multiply(b.idx(0), added=False)
             else:
-                self._clear(self.sums, count * vectors)
+                reduce.clear(b, self.root, self.sums, count * vectors * SIDE, SIDE)
                 if self.product.sums:
-                    self._clear(self.totals, count)
+                    reduce.clear(b, self.root, self.totals, count * SIDE, SIDE)
                 with b.for_(0, self.size, self.part) as parts, self.ev.scope():
                     multiply(parts.index, added=True)
             self._add(start, count, columns)
@@ -182,12 +173,6 @@ class _TileGemm(RowsOfTiles, QuantisedGemm):
 
         self._loops(self.shape.reduced[:-1], [], group)
         self.store_rows((self.accumulators, b.idx(0)), start, count, columns, last)
-
-    def _clear(self, memory: SharedMemory, vectors: int) -> None:
-        """Set the first vectors of a memory to zero."""
-        b, zero = self.b, 0.0 if memory.dtype is F32 else 0
-        with b.for_(0, vectors * SIDE, SIDE) as loop:
-            b.store(memory, loop.index, b.const(zero, memory.dtype, SIDE))
 
     def _add(self, start: KValue, count: int, columns: Sequence[KValue]) -> None:
         """Add the sums of the bound group to the accumulators of ``count`` rows."""
